@@ -1,0 +1,80 @@
+"""Nodes and their devices: what a node agent reports, and what the operator wants of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from hadare.model.fields import Count, DeviceType, NodeId, Seconds, Text
+
+
+class NodeState(StrEnum):
+    """A node as the allocator sees it. Only ``ready`` nodes get forks; derived from reports, never edge-triggered."""
+
+    READY = "ready"
+    SUSPECT = "suspect"
+    DRAINING = "draining"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """One accelerator, or an emulated one."""
+
+    index: Count
+    type: DeviceType
+    memory_gb: float
+    healthy: bool = True
+    reason: Text = ""
+    emulated: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeInventory:
+    """KV ``nodes``, written by the node agent alone.
+
+    ``incarnation`` is new in every start of the agent: leases of an older one are over.
+    """
+
+    schema: int = 1
+    node: NodeId
+    incarnation: Text
+    devices: tuple[Device, ...]
+    labels: dict[str, str] = field(default_factory=dict)
+    workloads: tuple[str, ...] = ()
+    host: Text = ""
+    version: Text = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeWish:
+    """KV ``node_wishes``, written by the gateway: what the operator wants of a node."""
+
+    schema: int = 1
+    node: NodeId
+    drain: bool
+    reason: Text = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStatus:
+    """KV ``node_states``, written by the allocator."""
+
+    schema: int = 1
+    node: NodeId
+    state: NodeState
+    reason: Text = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """A plain, lossy message once a second, judged on the reader's own monotonic clock.
+
+    ``busy`` maps a device's index to the lease that holds it.
+    """
+
+    node: NodeId
+    incarnation: Text
+    sequence: Count
+    busy: dict[str, str] = field(default_factory=dict)
+    uptime_s: Seconds = 0.0

@@ -1,0 +1,244 @@
+"""Jobs: what a user asks for (``JobSpec``), what the gateway stores, and how far the tracker has brought it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from hadare.model.fields import (
+    Count,
+    DeviceType,
+    Fraction,
+    JobId,
+    LongText,
+    NodeId,
+    Positive,
+    Seconds,
+    Sha256,
+    Text,
+)
+
+WorkloadName = Annotated[
+    str,
+    Meta(
+        pattern=r"^[A-Za-z_][\w]*(\.[A-Za-z_][\w]*)*:[A-Za-z_]\w*$",
+        max_length=255,
+        description="pkg.module:Class, importable on the node agents",
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constraints:
+    """Where a job may run. Empty means anywhere."""
+
+    types: Annotated[tuple[DeviceType, ...], Meta(max_length=64)] = ()
+    labels: Annotated[dict[str, str], Meta(max_length=32)] = field(default_factory=dict)
+    min_memory_gb: Annotated[float, Meta(ge=0, le=65536)] = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Until:
+    """End on a target metric instead of on steps; ``total_steps`` is then the budget."""
+
+    metric: Text
+    at_least: float | None = None
+    at_most: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsolidationSpec:
+    """How the forks of a round become one model. The default is the paper's step-weighted average."""
+
+    method: Literal["weighted_average"] = "weighted_average"
+    outer_rate: Annotated[float, Meta(gt=0, le=4)] = 1.0
+    max_norm_ratio: Annotated[float, Meta(gt=1)] = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    """The job file (YAML or the API's ``spec``). Immutable once accepted.
+
+    ``batch_size`` is samples per step; ``total_steps`` the budget in steps of the whole job, summed over forks.
+    """
+
+    name: JobId | None = None
+    workload: WorkloadName
+    config: Annotated[dict[str, Any], Meta(max_length=256)] = field(default_factory=dict)
+    total_steps: Annotated[int, Meta(ge=1, le=10**12)]
+    batch_size: Annotated[int, Meta(ge=1, le=10**7)]
+    gang: Annotated[int, Meta(ge=1, le=4096)] = 1
+    mode: Literal["forks"] = "forks"
+    max_forks: Annotated[int, Meta(ge=1, le=4096)] | None = None
+    min_fork_share: Fraction = 0.0
+    fork_after: Annotated[int, Meta(ge=0, le=10**6)] = 0
+    utility: Literal["throughput", "least_remaining_work"] = "throughput"
+    priority: Annotated[float, Meta(gt=0, le=1000)] = 1.0
+    deadline: Annotated[float, Meta(gt=0)] | None = None
+    constraints: Constraints = field(default_factory=Constraints)
+    seed: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
+    until: Until | None = None
+    accounting: Literal["steps"] = "steps"
+    consolidation: ConsolidationSpec = field(default_factory=ConsolidationSpec)
+    evaluate_every_rounds: Annotated[int, Meta(ge=1, le=10**6)] = 1
+    env: Annotated[dict[str, str], Meta(max_length=128)] = field(default_factory=dict)
+
+
+class Desired(StrEnum):
+    """What the user wants of a job; it wins over whatever is in flight."""
+
+    RUN = "run"
+    PAUSED = "paused"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRecord:
+    """KV ``jobs``, written by the gateway alone: the spec and what the user wants.
+
+    ``submitted_at`` is the gateway's wall clock (Unix seconds), for people to read, never compared.
+    ``traceparent`` is the W3C trace context of the submission; every span of the job descends from it.
+    """
+
+    schema: int = 1
+    job_id: JobId
+    name: JobId
+    spec: JobSpec
+    desired: Desired = Desired.RUN
+    request_id: Text
+    digest: Sha256
+    submitted_at: float = 0.0
+    traceparent: Text = ""
+
+
+class JobState(StrEnum):
+    """DESIGN §4. ``waiting`` has a model and no devices in this round; ``queued`` has no model yet."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    WAITING = "waiting"
+    EVALUATING = "evaluating"
+    PAUSED = "paused"
+    CANCELLING = "cancelling"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def ended(self) -> bool:
+        return self in (JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectRef:
+    """An immutable object of the weights store: its name is derived from its content."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=256)]
+    sha256: Sha256
+    bytes: Count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """A smoothed measurement of one rank's throughput on a device type, in steps/s, of ``count`` observations."""
+
+    steps_per_s: Annotated[float, Meta(ge=0)]
+    count: Count
+    surprises: Count = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerEntry:
+    """One fork that the open round expects, and, once it is counted, what it brought."""
+
+    fork: Count
+    attempt: Count = 0
+    node: NodeId
+    device_type: DeviceType
+    ranks: Positive = 1
+    quota: Count
+    outcome: Literal["expected", "counted", "rejected", "missing"] = "expected"
+    reason: Text = ""
+    steps: Count = 0
+    samples: Count = 0
+    updates: Count = 0
+    object: ObjectRef | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenRound:
+    """The ledger of the round that a job takes part in. A result counts only if its epoch and base are these."""
+
+    round: Count
+    epoch: Count
+    base_version: Count
+    forks: tuple[LedgerEntry, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobProgress:
+    """KV ``progress`` (keys ``job.<id>``), written by the tracker alone.
+
+    ``version`` and ``steps`` change in one write, so nobody sees one without the other. -1: no model yet.
+    ``metrics`` are those of ``metrics_version``'s weights. ``throughput`` is keyed by device type.
+    ``excluded`` maps a node to why this job cannot run there.
+    """
+
+    schema: int = 1
+    job_id: JobId
+    name: JobId
+    state: JobState
+    reason: Text = ""
+    steps: Count = 0
+    samples: Count = 0
+    updates: Count = 0
+    total_steps: Count = 0
+    version: int = -1
+    weights: ObjectRef | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    metrics_version: int = -1
+    loss: float | None = None
+    rounds: Count = 0
+    lost_rounds: Count = 0
+    failures: Count = 0
+    throughput: dict[str, Measured] = field(default_factory=dict)
+    excluded: dict[str, str] = field(default_factory=dict)
+    open: OpenRound | None = None
+    closed_round: int = -1
+    eta_s: Seconds | None = None
+    error: LongText = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parent:
+    """A fork that went into a version: its part of the weighted mean and what its delta looked like."""
+
+    round: Count
+    fork: Count
+    attempt: Count
+    node: NodeId
+    device_type: DeviceType
+    steps: Count
+    weight: Fraction
+    sha256: Sha256
+    delta_norm: float = 0.0
+    agreement: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionManifest:
+    """KV ``progress`` (keys ``version.<job>.<n>``). Exists for readers only once progress names it or a later one."""
+
+    schema: int = 1
+    job_id: JobId
+    version: Count
+    base_version: int
+    steps: Count
+    weights: ObjectRef
+    parents: tuple[Parent, ...] = ()
+    rejected: dict[str, str] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+    weights_deleted: bool = False
