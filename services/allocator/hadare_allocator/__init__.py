@@ -1,0 +1,1 @@
+"""The allocator: rounds, plans and leases."""

@@ -1,0 +1,1 @@
+"""The gateway: the message API that users and the command line talk to."""

@@ -1,0 +1,1 @@
+"""The job tracker: the ledger, consolidation and progress."""

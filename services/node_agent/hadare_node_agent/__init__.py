@@ -1,0 +1,1 @@
+"""The node agent: devices, leases and the processes that train."""

@@ -1,0 +1,1 @@
+"""Pricing: the dual prices of every (node, device type)."""
