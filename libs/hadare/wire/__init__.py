@@ -1,0 +1,1 @@
+"""How the nouns travel: subjects, endpoints, records, and the codec."""
