@@ -152,7 +152,10 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerEntry:
-    """One fork that the open round expects, and, once it is counted, what it brought."""
+    """One fork that the open round expects, and what it brought.
+
+    ``received``: its result is on record and takes part in the consolidation; ``missing``: it counts nothing.
+    """
 
     fork: Count
     attempt: Count = 0
@@ -160,7 +163,7 @@ class LedgerEntry:
     device_type: DeviceType
     ranks: Positive = 1
     quota: Count
-    outcome: Literal["expected", "counted", "rejected", "missing"] = "expected"
+    outcome: Literal["expected", "received", "missing"] = "expected"
     reason: Text = ""
     steps: Count = 0
     samples: Count = 0
@@ -184,7 +187,7 @@ class JobProgress:
 
     ``version`` and ``steps`` change in one write, so nobody sees one without the other. -1: no model yet.
     ``metrics`` are those of ``metrics_version``'s weights. ``throughput`` is keyed by device type.
-    ``excluded`` maps a node to why this job cannot run there.
+    ``excluded`` maps a node to why this job cannot run there. ``round_steps``: what the last closed round brought.
     """
 
     schema: int = 1
@@ -208,6 +211,7 @@ class JobProgress:
     excluded: dict[str, str] = field(default_factory=dict)
     open: OpenRound | None = None
     closed_round: int = -1
+    round_steps: Count = 0
     eta_s: Seconds | None = None
     error: LongText = ""
 

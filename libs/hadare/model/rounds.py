@@ -115,11 +115,11 @@ class CloseRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloseAnswer:
-    """Answered once every job of the round has its new version. ``missing``: leases that did not report."""
+    """``missing``: leases that did not report. ``pending``: jobs whose new version is still being made."""
 
     round: Count
-    jobs: Count = 0
     missing: tuple[str, ...] = ()
+    pending: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

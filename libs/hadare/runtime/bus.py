@@ -65,10 +65,13 @@ class Table(Protocol[T]):
 
 
 class Objects(Protocol):
-    """Immutable objects named by their content (``<sha256>``)."""
+    """Immutable objects, named ``<label>.<sha256>``: who made them and what they hold.
 
-    async def put(self, path: Path) -> ObjectRef:
-        """Uploads a file; the same content twice is one object. Raises ``Unavailable``."""
+    The label keeps equal contents of two makers apart, so that deleting one never takes the other away.
+    """
+
+    async def put(self, path: Path, label: str) -> ObjectRef:
+        """Uploads a file; the same content under the same label twice is one object. Raises ``Unavailable``."""
         ...
 
     async def get(self, ref: ObjectRef, path: Path) -> None:

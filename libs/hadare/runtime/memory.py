@@ -191,12 +191,13 @@ class MemoryObjects:
     def __init__(self, hub: MemoryHub, bucket: str) -> None:
         self._held = hub.objects.setdefault(bucket, {})
 
-    async def put(self, path: Path) -> ObjectRef:
+    async def put(self, path: Path, label: str) -> ObjectRef:
         data = path.read_bytes()  # noqa: ASYNC240 - tests only, small files, and a thread would break virtual time
         digest = hashlib.sha256(data).hexdigest()
-        self._held[digest] = data
+        name = f"{label}.{digest}"
+        self._held[name] = data
         await asyncio.sleep(0)
-        return ObjectRef(name=digest, sha256=digest, bytes=len(data))
+        return ObjectRef(name=name, sha256=digest, bytes=len(data))
 
     async def get(self, ref: ObjectRef, path: Path) -> None:
         await asyncio.sleep(0)

@@ -107,7 +107,8 @@ ROUND_HEAD = Records("rounds", "head", RoundHead)
 ROUND_LEASES = Records("rounds", "leases", NodeLeases)
 ROUND_PAGES = Records("rounds", "plan", RoundPage)
 ROUND_MEMORY = Records("rounds", "memory", AllocatorMemory)
-LEADER = Records("rounds", "leader", Leader)
+ALLOCATOR_LEADER = Records("rounds", "leader", Leader)
+TRACKER_LEADER = Records("progress", "leader", Leader)
 
 BUCKETS = ("jobs", "progress", "nodes", "node_wishes", "node_states", "prices", "rounds")
 """The key-value buckets, each with one writer (DESIGN §3)."""
