@@ -188,6 +188,7 @@ class JobProgress:
     ``version`` and ``steps`` change in one write, so nobody sees one without the other. -1: no model yet.
     ``metrics`` are those of ``metrics_version``'s weights. ``throughput`` is keyed by device type.
     ``excluded`` maps a node to why this job cannot run there. ``round_steps``: what the last closed round brought.
+    ``path``: how far the averaged model has travelled, in steps (``forking.schedule``).
     """
 
     schema: int = 1
@@ -198,6 +199,7 @@ class JobProgress:
     steps: Count = 0
     samples: Count = 0
     updates: Count = 0
+    path: float = 0.0
     total_steps: Count = 0
     version: int = -1
     weights: ObjectRef | None = None

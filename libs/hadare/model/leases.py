@@ -26,15 +26,20 @@ LeaseKind = Literal["init", "train", "evaluate"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseKey:
-    """(job, round, fork, attempt): the identity of a lease and of its result, in every ledger and log."""
+    """(job, round, fork, attempt): the identity of a lease and of its result, in every ledger and log.
+
+    Training rounds count from 1. An init or evaluate lease has its kind in the key, so that it never meets a fork's.
+    """
 
     job_id: JobId
     round: Count
     fork: Count
     attempt: Count = 0
+    kind: LeaseKind = "train"
 
     def __str__(self) -> str:
-        return f"{self.job_id}.{self.round}.{self.fork}.{self.attempt}"
+        name = f"{self.job_id}.{self.round}.{self.fork}.{self.attempt}"
+        return name if self.kind == "train" else f"{name}.{self.kind}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +95,16 @@ class Revoked:
 
 
 FailureKind = Literal[
-    "import", "missing_data", "out_of_memory", "exception", "killed", "hung", "fetch", "upload", "not_finite"
+    "import",
+    "missing_data",
+    "out_of_memory",
+    "exception",
+    "killed",
+    "hung",
+    "fetch",
+    "upload",
+    "not_finite",
+    "device",
 ]
 
 

@@ -1,0 +1,196 @@
+"""A job's part in a round: its results, its consolidation, and the write with which steps and version appear."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+from hadare.forking.consolidation import path_steps
+from hadare.machines import ledger
+from hadare.machines.job_book import JobBook, delete
+from hadare.machines.tracker_events import Consolidate, Consolidated, Contribution, TrackerCommand
+from hadare.model.jobs import JobState, LedgerEntry, ObjectRef, OpenRound, Parent, VersionManifest
+from hadare.model.leases import ForkResult
+from hadare.scheduling.throughput import observe
+
+
+@dataclass(slots=True)
+class JobRound:
+    """The open round of a job. What is in flight (``consolidating``) is begun again after a restart."""
+
+    book: JobBook
+    consolidating: bool = False
+    retry_at: float = 0.0
+    round_s: float = 0.0
+    own_fault: bool = False
+
+    def open(self, opened: OpenRound, round_s: float) -> list[TrackerCommand]:
+        self.round_s = round_s
+        if self.book.progress.open is not None:
+            return []
+        self.own_fault = False
+        return self.book.change(state=JobState.RUNNING, reason="", open=opened)
+
+    def give_up(self, reasons: dict[str, str], default: str) -> list[TrackerCommand]:
+        """Marks expected forks as missing: those whose lease ``reasons`` names, or all if there is a ``default``."""
+        opened = self.book.progress.open
+        if opened is None:
+            return []
+        given_up = ledger.give_up(opened, reasons, self.book.job_id, default)
+        return [] if given_up == opened else self.book.change(open=given_up)
+
+    def take(self, result: ForkResult) -> list[TrackerCommand]:
+        """Puts a fork's result, which belongs to the open round, on record."""
+        book = self.book
+        assert book.progress.open is not None
+        changes: dict[str, Any] = {"open": ledger.record(book.progress.open, result)}
+        if result.throughput > 0:
+            known = book.progress.throughput
+            rate = observe(known.get(result.device_type), result.throughput / result.ranks)
+            changes["throughput"] = {**known, result.device_type: rate}
+        if "loss" in result.metrics:
+            changes["loss"] = result.metrics["loss"]
+        if result.failure is not None:
+            changes |= book.after_failure(result.node, result.failure)
+            self.own_fault |= result.failure.kind in ("exception", "not_finite", "hung")
+        return [*book.note_evaluation(result), *book.change(**changes)]
+
+    def close(self, at: float) -> list[TrackerCommand]:
+        """Begins the consolidation once every fork has reported or was given up."""
+        opened = self.book.progress.open
+        assert opened is not None
+        if self.consolidating or at < self.retry_at or not ledger.is_final(opened):
+            return []
+        forks = ledger.received(opened)
+        if not forks:
+            reasons = sorted({f"{entry.node}: {entry.reason or 'no result'}" for entry in opened.forks})
+            return self._lose(opened, "; ".join(reasons))
+        self.consolidating = True
+        return [self._consolidate(opened, forks)]
+
+    def consolidated(self, event: Consolidated) -> list[TrackerCommand]:
+        opened = self.book.progress.open
+        self.consolidating = False
+        if opened is None or opened.round != event.round:
+            return []
+        if event.weights is None:
+            reasons = "; ".join(f"fork {fork}: {why}" for fork, why in sorted(event.rejected.items()))
+            self.own_fault = True
+            return self._lose(opened, f"no fork could be accepted: {reasons}")
+        return self._publish(opened, event, event.weights)
+
+    def failed(self, at: float, reason: str) -> list[TrackerCommand]:
+        """The averaging itself could not be done; it is tried again."""
+        self.consolidating = False
+        self.retry_at = at + self.book.settings.retry_s
+        return self.book.change(reason=f"the consolidation is tried again: {reason}"[:4096])
+
+    def _consolidate(self, opened: OpenRound, forks: tuple[LedgerEntry, ...]) -> Consolidate:
+        book = self.book
+        assert book.progress.weights is not None
+        wanted = book.record.spec.consolidation
+        return Consolidate(
+            job_id=book.job_id,
+            round=opened.round,
+            base=book.progress.weights,
+            version=book.progress.version + 1,
+            forks=tuple(
+                Contribution(fork=entry.fork, attempt=entry.attempt, steps=entry.steps, object=entry.object)
+                for entry in forks
+                if entry.object is not None
+            ),
+            outer_rate=wanted.outer_rate,
+            max_norm_ratio=wanted.max_norm_ratio,
+            traceparent=book.record.traceparent,
+        )
+
+    def _publish(self, opened: OpenRound, event: Consolidated, weights: ObjectRef) -> list[TrackerCommand]:
+        book, progress = self.book, self.book.progress
+        entries = {entry.fork: entry for entry in opened.forks}
+        kept = [entries[fork.fork] for fork in event.kept]
+        manifest = self._manifest(event, entries, weights)
+        round_steps = sum(entry.steps for entry in kept)
+        left = max(0, progress.total_steps - manifest.steps)
+        return [
+            book.keep(manifest),
+            *book.change(
+                steps=manifest.steps,
+                samples=progress.samples + sum(entry.samples for entry in kept),
+                updates=progress.updates + sum(entry.updates for entry in kept),
+                path=progress.path + path_steps([entry.steps for entry in kept]),
+                version=manifest.version,
+                weights=weights,
+                rounds=progress.rounds + 1,
+                round_steps=round_steps,
+                eta_s=ceil(left / round_steps) * self.round_s if self.round_s else None,
+                failures=0,
+                reason="",
+                open=None,
+                closed_round=opened.round,
+            ),
+            book.note(f"consolidated.{manifest.version}", **self._story(opened, manifest, round_steps)),
+            *delete(entry.object for entry in opened.forks),
+            *book.retire_versions(),
+        ]
+
+    def _story(self, opened: OpenRound, manifest: VersionManifest, round_steps: int) -> dict[str, Any]:
+        return {
+            "round": opened.round,
+            "version": manifest.version,
+            "steps": manifest.steps,
+            "total_steps": self.book.progress.total_steps,
+            "round_steps": round_steps,
+            "forks": len(manifest.parents),
+            "loss": self.book.progress.loss,
+            "missing": {str(e.fork): e.reason for e in opened.forks if e.outcome == "missing"},
+            "rejected": manifest.rejected,
+        }
+
+    def _manifest(self, event: Consolidated, entries: dict[int, LedgerEntry], weights: ObjectRef) -> VersionManifest:
+        parents = []
+        for kept in sorted(event.kept, key=lambda fork: fork.fork):
+            entry = entries[kept.fork]
+            assert entry.object is not None
+            parents.append(
+                Parent(
+                    round=event.round,
+                    fork=entry.fork,
+                    attempt=entry.attempt,
+                    node=entry.node,
+                    device_type=entry.device_type,
+                    steps=entry.steps,
+                    weight=kept.weight,
+                    sha256=entry.object.sha256,
+                    delta_norm=kept.delta_norm,
+                    agreement=kept.agreement,
+                )
+            )
+        return VersionManifest(
+            job_id=self.book.job_id,
+            version=self.book.progress.version + 1,
+            base_version=self.book.progress.version,
+            steps=self.book.progress.steps + sum(parent.steps for parent in parents),
+            weights=weights,
+            parents=tuple(parents),
+            rejected={str(fork): why[:4096] for fork, why in sorted(event.rejected.items())},
+        )
+
+    def _lose(self, opened: OpenRound, why: str) -> list[TrackerCommand]:
+        book, progress = self.book, self.book.progress
+        commands = [
+            *book.change(
+                lost_rounds=progress.lost_rounds + 1,
+                rounds=progress.rounds + 1,
+                round_steps=0,
+                failures=progress.failures + self.own_fault,
+                reason=f"round {opened.round} brought nothing: {why}"[:4096],
+                open=None,
+                closed_round=opened.round,
+            ),
+            book.note(f"round_lost.{opened.round}", round=opened.round, why=why[:4096]),
+            *delete(entry.object for entry in opened.forks),
+        ]
+        if book.progress.failures >= book.settings.max_attempts:
+            commands += book.fail(why)
+        return commands

@@ -1,0 +1,86 @@
+"""The ledger of a job's open round: which forks are expected, which have reported, and what each brought.
+
+Rules of this file: an entry leaves ``expected`` once and never changes again. A result belongs to the open round if
+its round, epoch, fork, attempt, node and base version are the ledger's; anything else counts nothing and says why.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hadare.model.jobs import JobProgress, LedgerEntry, OpenRound
+from hadare.model.leases import ForkResult
+
+
+def find(ledger: OpenRound, fork: int) -> LedgerEntry | None:
+    return next((entry for entry in ledger.forks if entry.fork == fork), None)
+
+
+def fault_of(progress: JobProgress, result: ForkResult) -> str:
+    """Why a training result cannot count at all; empty if it belongs to the open round."""
+    key, ledger = result.key, progress.open
+    if ledger is None or ledger.round != key.round:
+        if key.round <= progress.closed_round:
+            return f"round {key.round} of the job is closed"
+        return f"the job takes no part in round {key.round}"
+    if ledger.epoch != result.epoch:
+        return f"epoch {result.epoch} is not the round's, which is {ledger.epoch}"
+    entry = find(ledger, key.fork)
+    if entry is None or entry.attempt != key.attempt or entry.node != result.node:
+        return f"no fork {key.fork} attempt {key.attempt} on {result.node} is in round {key.round}"
+    if ledger.base_version != result.base_version:
+        return f"trained from version {result.base_version}, the round's base is {ledger.base_version}"
+    return ""
+
+
+def is_repeat(entry: LedgerEntry, result: ForkResult) -> bool:
+    """The same result again: the sender did not hear the answer."""
+    if entry.outcome == "received":
+        return entry.object == result.object and entry.steps == result.steps
+    return entry.outcome == "missing" and (result.failure is not None or result.steps == 0)
+
+
+def record(ledger: OpenRound, result: ForkResult) -> OpenRound:
+    """The ledger with an expected fork's result in it. A fork without steps or weights is ``missing``."""
+    brought = result.steps > 0 and result.object is not None and result.failure is None
+    entry = find(ledger, result.key.fork)
+    assert entry is not None
+    assert entry.outcome == "expected"
+    if brought:
+        final = replace(
+            entry,
+            outcome="received",
+            reason=result.reason,
+            steps=result.steps,
+            samples=result.samples,
+            updates=result.updates,
+            object=result.object,
+        )
+    else:
+        reason = result.failure.message if result.failure else f"no step done ({result.reason})"
+        final = replace(entry, outcome="missing", reason=reason[:4096])
+    return _with(ledger, final)
+
+
+def give_up(ledger: OpenRound, reasons: dict[str, str], job_id: str, default: str = "") -> OpenRound:
+    """Marks expected forks as missing: those whose lease is named in ``reasons``, or all if there is a ``default``."""
+    for entry in ledger.forks:
+        lease = f"{job_id}.{ledger.round}.{entry.fork}.{entry.attempt}"
+        reason = reasons.get(lease, default)
+        if entry.outcome == "expected" and reason:
+            ledger = _with(ledger, replace(entry, outcome="missing", reason=reason[:4096]))
+    return ledger
+
+
+def is_final(ledger: OpenRound) -> bool:
+    return all(entry.outcome != "expected" for entry in ledger.forks)
+
+
+def received(ledger: OpenRound) -> tuple[LedgerEntry, ...]:
+    """The forks that take part in the consolidation, by fork."""
+    return tuple(sorted((e for e in ledger.forks if e.outcome == "received"), key=lambda entry: entry.fork))
+
+
+def _with(ledger: OpenRound, final: LedgerEntry) -> OpenRound:
+    forks = tuple(final if entry.fork == final.fork else entry for entry in ledger.forks)
+    return replace(ledger, forks=forks)
