@@ -1,0 +1,1 @@
+"""Hadar and HadarE, pure: what a device costs, what a job is worth, and who gets what in a round."""

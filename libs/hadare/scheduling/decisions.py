@@ -1,0 +1,124 @@
+"""The decision record: for every job what was chosen, or why not, who is before it, and what would change that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hadare.model.plans import Decision, ForkPlan, JobView, ReasonCode, Snapshot
+from hadare.scheduling.eligibility import Cells
+
+MOST_BLOCKERS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a policy knows when it explains itself.
+
+    ``order`` are the placeable jobs' ids, first served first; ``refused`` those that a price kept out;
+    ``devices_needed`` the devices that a job must have at once.
+    """
+
+    snapshot: Snapshot
+    cells: Cells
+    order: Sequence[str]
+    forks: Sequence[ForkPlan]
+    refused: frozenset[str]
+    devices_needed: Mapping[str, int]
+
+
+def explain(outcome: Outcome) -> tuple[Decision, ...]:
+    """One decision for every job of the snapshot, sorted by job."""
+    return _Record(outcome).decisions()
+
+
+class _Record:
+    def __init__(self, outcome: Outcome) -> None:
+        self._o = outcome
+        self._position = {job: i + 1 for i, job in enumerate(outcome.order)}
+        self._forks: dict[str, list[ForkPlan]] = {}
+        self._holders: dict[str, list[str]] = {}
+        for fork in outcome.forks:
+            self._forks.setdefault(fork.job_id, []).append(fork)
+        for job in sorted(self._forks, key=lambda job: (self._position.get(job, 0), job)):
+            for device_type in {member.type for fork in self._forks[job] for member in fork.gang}:
+                self._holders.setdefault(device_type, []).append(job)
+
+    def decisions(self) -> tuple[Decision, ...]:
+        return tuple(self._decide(job) for job in sorted(self._o.snapshot.jobs, key=lambda job: job.job_id))
+
+    def _decide(self, job: JobView) -> Decision:
+        if job.job_id in self._forks:
+            return self._chosen(job, self._forks[job.job_id])
+        if job.unready or job.steps_left == 0:
+            return _idle(job)
+        if not self._o.cells.keys:
+            return self._no(job, "no_nodes", "no node is ready", "start a node agent, or undrain a node")
+        fault = self._misfit(job)
+        if fault is not None:
+            return fault
+        blockers = self._blockers(job)
+        if job.job_id in self._o.refused and not blockers:
+            return self._no(job, "price_too_high", _PRICE, "raise its priority, or wait until prices fall")
+        message = f"the devices that it can use are taken by {len(blockers)} job{'s' * (len(blockers) != 1)} before it"
+        code: ReasonCode = "price_too_high" if job.job_id in self._o.refused else "waiting_for_capacity"
+        text = message if code == "waiting_for_capacity" else f"{_PRICE}; {message}"
+        remedy = "it is served once they end, when it has waited longest, or when nodes join"
+        return self._no(job, code, text, remedy, blockers[:MOST_BLOCKERS])
+
+    def _chosen(self, job: JobView, forks: Sequence[ForkPlan]) -> Decision:
+        devices = sum(member.count for fork in forks for member in fork.gang)
+        filled = sum(fork.filled for fork in forks)
+        message = f"{len(forks)} fork{'s' * (len(forks) != 1)} on {devices} device{'s' * (devices != 1)}"
+        return Decision(
+            job_id=job.job_id,
+            code="chosen",
+            message=message + (f", {filled} of them on devices that were left over" if filled else ""),
+            position=self._position.get(job.job_id, 0),
+            price=sum(fork.price for fork in forks),
+            payoff=sum(fork.payoff for fork in forks),
+        )
+
+    def _misfit(self, job: JobView) -> Decision | None:
+        """Reasons that no other job's end would change."""
+        cells = self._o.cells
+        allowed = cells.mask(job)
+        if not allowed.any():
+            reasons = sorted({f"{n}: {cells.why_not(job, n, t)}" for n, t in cells.keys})[:MOST_BLOCKERS]
+            remedy = "relax the job's constraints, or add a node that meets them"
+            return self._no(job, "excluded_by_constraint", "every node is excluded: " + "; ".join(reasons), remedy)
+        here = {t for i, (_, t) in enumerate(cells.keys) if allowed[i]}
+        able = {t for t in here if t in job.throughput and job.throughput[t].steps_per_s > 0}
+        if not able:
+            message = f"it cannot run on any device type that is here ({', '.join(sorted(here))})"
+            return self._no(job, "fits_nowhere", message, "add a node of another type")
+        devices = sum(int(cells.capacity[i]) for i, (_, t) in enumerate(cells.keys) if allowed[i] and t in able)
+        needed = self._o.devices_needed.get(job.job_id, 1)
+        if needed > devices:
+            message = f"it asks for {needed} devices at once, and the ready nodes have {devices} that it can use"
+            return self._no(job, "fits_nowhere", message, "ask for a smaller gang, or add nodes")
+        return None
+
+    def _blockers(self, job: JobView) -> list[str]:
+        types = sorted(t for t in self._holders if t in job.throughput and job.throughput[t].steps_per_s > 0)
+        found = dict.fromkeys(holder for t in types for holder in self._holders[t])
+        return sorted(found, key=lambda holder: (self._position.get(holder, 0), holder))
+
+    def _no(self, job: JobView, code: ReasonCode, message: str, remedy: str, blockers: Sequence[str] = ()) -> Decision:
+        return Decision(
+            job_id=job.job_id,
+            code=code,
+            message=message,
+            position=self._position.get(job.job_id, 0),
+            blockers=tuple(blockers),
+            remedy=remedy,
+        )
+
+
+_PRICE = "at today's prices it is worth less than the devices it would hold"
+
+
+def _idle(job: JobView) -> Decision:
+    if job.unready.startswith("paused"):
+        return Decision(job_id=job.job_id, code="paused", message=job.unready, remedy="resume it")
+    return Decision(job_id=job.job_id, code="not_ready", message=job.unready or "it has no steps left to do")

@@ -1,0 +1,177 @@
+"""The snapshot as arrays: the cells that may be used in this round, the jobs that want them, and who may use which.
+
+Only ready nodes count. Everything is sorted by id, so the order of the input never matters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import isfinite
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hadare.model.devices import NodeState
+from hadare.model.plans import JobView, NodeView
+from hadare.scheduling.devices import canonical_type, spec_of
+from hadare.scheduling.utility import Stake, utility_of
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+class Cells:
+    """The (node, type) cells of the ready nodes, sorted; ``capacity`` and ``type_of`` are aligned with ``keys``."""
+
+    def __init__(self, nodes: Iterable[NodeView]) -> None:
+        ready = sorted((n for n in nodes if n.state is NodeState.READY), key=lambda n: n.node)
+        self.nodes = {n.node: n for n in ready}
+        self.keys = [(n.node, t) for n in ready for t in sorted(n.devices) if n.devices[t] > 0]
+        self.index = {key: i for i, key in enumerate(self.keys)}
+        self.types = tuple(sorted({t for _, t in self.keys}))
+        column = {t: r for r, t in enumerate(self.types)}
+        self.type_of: Ints = np.array([column[t] for _, t in self.keys], dtype=np.int64)
+        self.capacity: Ints = np.array([self.nodes[n].devices[t] for n, t in self.keys], dtype=np.int64)
+        self._masks: dict[object, Bools] = {}
+
+    def mask(self, job: JobView) -> Bools:
+        """Which cells the job's constraints and exclusions leave it (its throughput is another matter)."""
+        c = job.constraints
+        key = (c.types, c.min_memory_gb, tuple(sorted(c.labels.items())), tuple(sorted(job.excluded)))
+        if key not in self._masks:
+            self._masks[key] = np.array([not self.why_not(job, n, t) for n, t in self.keys], dtype=np.bool_)
+        return self._masks[key]
+
+    def why_not(self, job: JobView, node: str, device_type: str) -> str:
+        """Why the job may not use this cell, in plain words; empty if it may."""
+        wanted, view = job.constraints, self.nodes[node]
+        if node in job.excluded:
+            return job.excluded[node] or "excluded"
+        if wanted.types and not _among(device_type, wanted.types):
+            return f"{device_type} is not among the job's types {', '.join(wanted.types)}"
+        missing = [f"{k}={v}" for k, v in sorted(wanted.labels.items()) if view.labels.get(k) != v]
+        if missing:
+            return f"lacks the label {missing[0]}"
+        memory = view.memory_gb.get(device_type, spec_of(device_type).memory_gb)
+        if memory < wanted.min_memory_gb:
+            return f"has {memory:g} GB a device, {wanted.min_memory_gb:g} are asked"
+        return ""
+
+
+def _among(device_type: str, types: Sequence[str]) -> bool:
+    return device_type in types or canonical_type(device_type) in {canonical_type(t) for t in types}
+
+
+@dataclass(frozen=True, slots=True)
+class JobTable:
+    """The jobs that can be placed, sorted by id, as arrays: one row a job, one column a type.
+
+    ``rates`` are steps/s of one rank, 0 where the job cannot run. ``best`` is the fastest of a row.
+    """
+
+    jobs: tuple[JobView, ...]
+    types: tuple[str, ...]
+    rates: Floats
+    best: Floats
+    steps: Floats
+    gang: Floats
+    stake: Stake[Floats]
+    by_utility: tuple[tuple[str, Ints], ...]
+
+    def utilities(self, finish_s: Floats) -> Floats:
+        """Utility of every job for a finish by (row) or by (row, column), in seconds after its arrival."""
+        values = np.zeros_like(finish_s)
+        for name, rows in self.by_utility:
+            values[rows] = utility_of(name).value(_rows(self.stake, rows, finish_s.ndim), finish_s[rows])
+        return values
+
+    def stake_rows(self, row: int) -> Stake[Floats]:
+        """One job's stake as arrays of one element, to be spread over cells."""
+        return _rows(self.stake, np.array([row]), 1)
+
+    def stake_of(self, row: int) -> Stake[float]:
+        """One job's stake, as plain numbers."""
+        s = self.stake
+        return Stake(
+            weight=float(s.weight[row]),
+            gang=float(s.gang[row]),
+            ideal_s=float(s.ideal_s[row]),
+            age_s=float(s.age_s[row]),
+        )
+
+
+def cell_rates(cells: Cells, table: JobTable) -> Floats:
+    """Steps/s of one rank of every job (row) in every cell (column); 0 where it may not or cannot run."""
+    if not table.jobs or not cells.keys:
+        return np.zeros((len(table.jobs), len(cells.keys)))
+    masks = np.stack([cells.mask(job) for job in table.jobs])
+    return np.where(masks, table.rates[:, cells.type_of], 0.0)
+
+
+def warm_cells(cells: Cells, job: JobView) -> dict[int, int]:
+    """How many devices of each cell the job's processes hold from the round before."""
+    warm: dict[int, int] = {}
+    for member in (member for gang in job.placed for member in gang):
+        cell = cells.index.get((member.node, member.type))
+        if cell is not None:
+            warm[cell] = warm.get(cell, 0) + member.count
+    return warm
+
+
+def placeable(job: JobView) -> bool:
+    """Whether the job wants devices in this round at all."""
+    return not job.unready and job.steps_left > 0
+
+
+def job_table(jobs: Iterable[JobView], types: Sequence[str], now_s: float) -> JobTable:
+    """The placeable jobs as arrays."""
+    rows = tuple(sorted((job for job in jobs if placeable(job)), key=lambda job: job.job_id))
+    rates = np.array([_rates(job, types) for job in rows], dtype=np.float64).reshape(len(rows), len(types))
+    best = rates.max(axis=1, initial=0.0)
+    gang = _column(job.gang for job in rows)
+    total = _column(job.total_steps for job in rows)
+    stake = Stake(
+        weight=_column(job.priority for job in rows),
+        gang=gang,
+        ideal_s=total / (gang * np.where(best > 0, best, 1.0)),
+        age_s=np.maximum(0.0, now_s - _column(job.arrival_s for job in rows)),
+    )
+    groups: dict[str, list[int]] = {}
+    for row, job in enumerate(rows):
+        groups.setdefault(job.utility, []).append(row)
+    return JobTable(
+        jobs=rows,
+        types=tuple(types),
+        rates=rates,
+        best=best,
+        steps=_column(job.steps_left for job in rows),
+        gang=gang,
+        stake=stake,
+        by_utility=tuple((name, np.array(members, dtype=np.int64)) for name, members in sorted(groups.items())),
+    )
+
+
+def _rates(job: JobView, types: Sequence[str]) -> list[float]:
+    allowed = job.constraints.types
+    known = job.throughput
+    return [_rate(known[t].steps_per_s) if t in known and (not allowed or _among(t, allowed)) else 0.0 for t in types]
+
+
+def _rate(steps_per_s: float) -> float:
+    return steps_per_s if isfinite(steps_per_s) and steps_per_s > 0 else 0.0
+
+
+def _column(values: Iterable[float]) -> Floats:
+    return np.array(list(values), dtype=np.float64)
+
+
+def _rows(stake: Stake[Floats], rows: Ints, ndim: int) -> Stake[Floats]:
+    shape = (-1,) + (1,) * (ndim - 1)
+    return Stake(
+        weight=stake.weight[rows].reshape(shape),
+        gang=stake.gang[rows].reshape(shape),
+        ideal_s=stake.ideal_s[rows].reshape(shape),
+        age_s=stake.age_s[rows].reshape(shape),
+    )

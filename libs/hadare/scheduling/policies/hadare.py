@@ -1,0 +1,109 @@
+"""HadarE: every job is forked over all devices that it can use, each fork a copy on one device.
+
+A job's gang size is not used here: forks take the place of its ranks. ``max_forks`` bounds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hadare.model.plans import ForkPlan, GangMember, RoundPlan, Snapshot
+from hadare.scheduling.decisions import Outcome, explain
+from hadare.scheduling.division import quotas, slack
+from hadare.scheduling.eligibility import Cells, Floats, JobTable, job_table
+from hadare.scheduling.policies.base import PATIENCE_ROUNDS, Memory, remember, rounds_waited
+from hadare.scheduling.pricing import Curves, Occupancy
+from hadare.scheduling.sharing import Share, Sharing
+
+
+@dataclass(frozen=True, slots=True)
+class Hadare:
+    """``patience``: rounds after which a waiting job is served before all others."""
+
+    name: str = "hadare"
+    patience: int = PATIENCE_ROUNDS
+
+    def plan(self, snapshot: Snapshot, memory: Memory) -> tuple[RoundPlan, Memory]:
+        # 1. what there is, and what it costs
+        cells = Cells(snapshot.nodes)
+        curves = Curves(cells, snapshot.prices)
+        table = job_table(snapshot.jobs, cells.types, snapshot.now_s)
+        # 2. who comes first
+        waited = rounds_waited(memory)
+        order = least_work_first(table, curves.by_type(cells))
+        urgent = sorted(
+            (row for row in order if waited.get(table.jobs[row].job_id, 0) >= self.patience),
+            key=lambda row: (-waited[table.jobs[row].job_id], table.jobs[row].job_id),
+        )
+        # 3. who gets which devices, by price and then what is left
+        sharing = Sharing(table, cells, Occupancy(cells, curves), snapshot.round_s)
+        sharing.serve(order, urgent)
+        # 4. how many steps each fork may do, and why everyone got what he got
+        shares = [sharing.shares[row] for row in order if row in sharing.shares]
+        forks = tuple(fork for share in shares for fork in _forks(share, cells))
+        plan = RoundPlan(
+            round=snapshot.round,
+            epoch=snapshot.epoch,
+            policy=self.name,
+            forks=tuple(sorted(forks, key=lambda fork: (fork.job_id, fork.fork))),
+            decisions=explain(
+                Outcome(
+                    snapshot=snapshot,
+                    cells=cells,
+                    order=[table.jobs[row].job_id for row in order],
+                    forks=forks,
+                    refused=frozenset(share.job.job_id for share in shares if share.refused),
+                    devices_needed={},
+                )
+            ),
+        )
+        return plan, remember(waited, snapshot.jobs, {fork.job_id for fork in forks})
+
+
+def least_work_first(table: JobTable, type_prices: Floats) -> list[int]:
+    """Rows by price-weighted work left, ``min_r p_r · (s/x_r + restart) / priority``; ties by id.
+
+    Work is counted at the types' prices, so that an hour on a scarce type is more than an hour on a plentiful one.
+    A job that holds no devices counts its restart as work: it pre-empts only if it gains more than that.
+    """
+    if not table.jobs or not table.types:
+        return list(range(len(table.jobs)))
+    restart = np.array([0.0 if job.placed else job.restart_cost_s for job in table.jobs])
+    seconds = np.full_like(table.rates, np.inf)
+    np.divide(table.steps[:, None], table.rates, out=seconds, where=table.rates > 0)
+    work = ((seconds + restart[:, None]) * type_prices).min(axis=1) / table.stake.weight
+    return [int(row) for row in np.argsort(_rounded(work), kind="stable")]
+
+
+def _rounded(work: Floats) -> Floats:
+    """Nine significant digits: what differs by less is a tie, and the id decides."""
+    finite = np.isfinite(work) & (work > 0)
+    scale = np.ones_like(work)
+    scale[finite] = 10.0 ** (np.floor(np.log10(work[finite])) - 8)
+    return np.asarray(np.where(finite, np.round(np.where(finite, work, 0.0) / scale) * scale, work), dtype=np.float64)
+
+
+def _forks(share: Share, cells: Cells) -> Sequence[ForkPlan]:
+    grants = sorted(share.grants, key=lambda grant: (cells.keys[grant.cell], -grant.payoff))
+    types = [cells.keys[grant.cell][1] for grant in grants]
+    bounds = quotas(
+        share.job.steps_left,
+        [grant.expected_steps for grant in grants],
+        [slack(share.job.throughput[t].confidence) for t in types],
+    )
+    return [
+        ForkPlan(
+            job_id=share.job.job_id,
+            fork=fork,
+            gang=(GangMember(node=cells.keys[grant.cell][0], type=cells.keys[grant.cell][1], count=1),),
+            quota=quota,
+            rate=grant.rate,
+            price=grant.price,
+            payoff=grant.payoff,
+            filled=grant.filled,
+        )
+        for fork, (grant, quota) in enumerate(zip(grants, bounds, strict=True))
+    ]

@@ -1,0 +1,229 @@
+"""HadarE's placement: which devices each job's forks get in a round. A fork is one device and never spans nodes.
+
+The rules of this file. Jobs are served in a given order, the first with the least price-weighted work left.
+(1) Jobs that waited too long get one device each, whatever it costs. (2) In order, each job takes the devices that
+raise its payoff at the marginal prices, up to what it can finish with, and leaves a device for each job behind it
+(at most half of the cluster is set aside like that). (3) What is still free goes out at the reserve price, first to
+jobs without a device, then in order: no device idles while a job could use it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hadare.model.plans import JobView
+from hadare.scheduling.eligibility import Bools, Cells, Floats, Ints, JobTable, cell_rates, warm_cells
+from hadare.scheduling.pricing import Occupancy
+from hadare.scheduling.utility import Stake, Utility, utility_of
+
+TIE = 1e-9
+LEAST_TRAINING = 0.05
+"""A cold fork is counted with at least this fraction of the round, however long its start takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """One device for one fork: its rate, the steps it can do in the round, its price per round and its payoff."""
+
+    cell: int
+    rate: float
+    expected_steps: float
+    price: float
+    payoff: float
+    filled: bool
+
+
+@dataclass(slots=True)
+class Share:
+    """What one job has been granted so far, and what the next device would bring it."""
+
+    job: JobView
+    stake: Stake[Floats]
+    utility: Utility
+    rates: Floats
+    warm: Ints
+    round_s: float
+    confidence: float
+    grants: list[Grant] = field(default_factory=list)
+    effective: float = 0.0
+    cost: float = 0.0
+    payoff: float = 0.0
+    refused: bool = False
+
+    def can_use(self, occupancy: Occupancy) -> Bools:
+        """Free cells in which one more fork would do at least one step of what is left."""
+        forks = len(self.grants)
+        if forks >= min(self.job.max_forks or self.job.steps_left, self.job.steps_left):
+            return np.zeros_like(self.rates, dtype=np.bool_)
+        worth = self.job.steps_left * self.rates >= self.effective + self.rates
+        return np.asarray((self.rates > 0) & worth & (occupancy.free > 0), dtype=np.bool_)
+
+    def enough(self) -> bool:
+        """Whether what it has will finish the job in this round, even if rates nobody measured prove 3 × too high."""
+        margin = 3.0 - 2.0 * self.confidence
+        return self.effective * self.round_s >= margin * self.job.steps_left
+
+    def effective_rates(self) -> Floats:
+        """Steps/s over the whole round: a cold fork first pays the job's restart cost."""
+        cold = max(1.0 - self.job.restart_cost_s / self.round_s, LEAST_TRAINING)
+        return np.asarray(self.rates * np.where(self.warm > 0, 1.0, cold), dtype=np.float64)
+
+    def payoffs(self, occupancy: Occupancy) -> Floats:
+        """What one more fork in each cell would add to the job's payoff.
+
+        The payoff of a set of forks is the utility of the finish that they lead to, less their prices for the rounds
+        until then (at least this one).
+        """
+        rate = self.effective + np.maximum(self.effective_rates(), 1e-30)
+        left_s = self.job.steps_left / rate
+        rounds = np.maximum(left_s / self.round_s, 1.0)
+        worth = self.utility.value(self.stake, self.stake.age_s + left_s)
+        return np.asarray(worth - rounds * (self.cost + occupancy.price) - self.payoff, dtype=np.float64)
+
+    def add(self, cell: int, price: float, payoff: float, filled: bool) -> None:
+        effective = float(self.effective_rates()[cell])
+        self.grants.append(
+            Grant(
+                cell=cell,
+                rate=float(self.rates[cell]),
+                expected_steps=effective * self.round_s,
+                price=price,
+                payoff=payoff,
+                filled=filled,
+            )
+        )
+        self.warm[cell] = max(0, self.warm[cell] - 1)
+        self.effective += effective
+        self.cost += price
+        self.payoff += payoff
+
+
+class Sharing:
+    """One round's devices, handed out to forks. Use: ``serve(order, urgent)``, then read ``shares``."""
+
+    def __init__(self, table: JobTable, cells: Cells, occupancy: Occupancy, round_s: float) -> None:
+        self._table = table
+        self._cells = cells
+        self._occupancy = occupancy
+        self._round_s = round_s
+        self._rates = _worth_forking(table, cell_rates(cells, table))
+        self._held: Ints = np.zeros_like(cells.capacity)
+        for job in table.jobs:
+            for cell, count in warm_cells(cells, job).items():
+                self._held[cell] += count
+        self.shares: dict[int, Share] = {}
+
+    def serve(self, order: Sequence[int], urgent: Sequence[int]) -> None:
+        """Hand out every device. ``order`` holds the rows of all jobs, ``urgent`` those that must wait no longer."""
+        for row in urgent:
+            self._grant(self._share(row), priced=True) or self._grant(self._share(row), priced=False)
+        self._serve_by_price(order)
+        self._fill(order)
+
+    def usable(self, row: int) -> Bools:
+        """Cells in which the job could run a fork on an empty cluster."""
+        return np.asarray(self._rates[row] > 0, dtype=np.bool_)
+
+    def _serve_by_price(self, order: Sequence[int]) -> None:
+        most_aside = self._occupancy.cells.capacity.sum() // 2
+        without = sum(1 for row in order if not self._served(row) and self.usable(row).any())
+        for row in order:
+            if self._occupancy.devices_free == 0:
+                return
+            share = self._share(row)
+            without -= 1 if not share.grants and self.usable(row).any() else 0
+            aside = min(without, most_aside)
+            while not share.enough() and (not share.grants or self._occupancy.devices_free > aside):
+                if not self._grant(share, priced=True):
+                    break
+
+    def _fill(self, order: Sequence[int]) -> None:
+        """The work-conserving pass: one device for who has none, then all that the jobs can use, in order."""
+        self._each(order, lambda share: not share.grants and self._grant(share, priced=False))
+        self._each(order, self._fill_up)
+
+    def _each(self, order: Sequence[int], visit: Callable[[Share], object]) -> None:
+        for row in order:
+            if self._occupancy.devices_free == 0:
+                return
+            visit(self._share(row))
+
+    def _fill_up(self, share: Share) -> None:
+        while self._grant(share, priced=False):
+            pass
+
+    def _grant(self, share: Share, *, priced: bool) -> bool:
+        """Give the job its best next device; with ``priced`` only one whose payoff is positive."""
+        usable = share.can_use(self._occupancy)
+        if not usable.any():
+            return False
+        payoffs = np.where(usable, share.payoffs(self._occupancy), -np.inf)
+        acceptable = usable & (payoffs > 0) if priced else usable
+        if not acceptable.any():
+            share.refused = True
+            return False
+        cell = self._pick(share, payoffs, acceptable)
+        if share.warm[cell] > 0:
+            self._held[cell] -= 1
+        price = float(self._occupancy.price[cell])
+        self._occupancy.take(cell)
+        share.add(cell, price, float(payoffs[cell]), filled=not payoffs[cell] > 0 or not priced)
+        return True
+
+    def _pick(self, share: Share, payoffs: Floats, acceptable: Bools) -> int:
+        """The type of the best payoff; of its cells the one where the job is warm, else one that is warm for nobody.
+
+        Equal devices differ only in price, by the order in which the queue took them: no reason to move a process.
+        """
+        best = payoffs[acceptable].max()
+        near = np.flatnonzero(acceptable & (payoffs >= best - TIE * abs(best)))
+        warm = near[share.warm[near] > 0]
+        first = int(warm[0] if warm.size else near[0])
+        same = np.flatnonzero(acceptable & (self._cells.type_of == self._cells.type_of[first]))
+        others = np.maximum(self._held - share.warm, 0)
+        ranks = [
+            (
+                share.warm[c] <= 0,
+                self._occupancy.free[c] <= others[c],
+                payoffs[c] < best - TIE * abs(best),
+                -payoffs[c],
+                c,
+            )
+            for c in same.tolist()
+        ]
+        return int(min(ranks)[-1])
+
+    def _served(self, row: int) -> bool:
+        return row in self.shares and bool(self.shares[row].grants)
+
+    def _share(self, row: int) -> Share:
+        if row not in self.shares:
+            self.shares[row] = self._new_share(row)
+        return self.shares[row]
+
+    def _new_share(self, row: int) -> Share:
+        job = self._table.jobs[row]
+        warm: Ints = np.zeros_like(self._cells.capacity)
+        for cell, count in warm_cells(self._cells, job).items():
+            warm[cell] = count
+        known = [job.throughput[t].confidence for t in self._table.types if t in job.throughput]
+        return Share(
+            job=job,
+            stake=self._table.stake_rows(row),
+            utility=utility_of(job.utility),
+            rates=self._rates[row],
+            warm=warm,
+            round_s=self._round_s,
+            confidence=min(known, default=0.0),
+        )
+
+
+def _worth_forking(table: JobTable, rates: Floats) -> Floats:
+    """Drop cells where a fork would be slower than ``min_fork_share`` of the job's fastest possible fork."""
+    if rates.size == 0:
+        return rates
+    least = np.array([job.min_fork_share for job in table.jobs])[:, None] * rates.max(axis=1, keepdims=True)
+    return np.where(rates >= least, rates, 0.0)
