@@ -74,6 +74,10 @@ class TrackerMachine:
                 orphans.setdefault(manifest.job_id, []).append(manifest.version)
         for job in self._jobs.values():
             job.resume_cancel(at)
+            opened = job.book.progress.open
+            if opened is not None:
+                self._newest_epoch = max(self._newest_epoch, opened.epoch)
+                self._unsettled = RoundSettled(round=opened.round, epoch=opened.epoch)
         return [ForgetJob(job_id=job, versions=tuple(sorted(gone))) for job, gone in sorted(orphans.items())]
 
     def handle(self, event: TrackerEvent) -> list[TrackerCommand]:

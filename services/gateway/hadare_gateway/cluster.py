@@ -1,0 +1,231 @@
+"""The endpoints about the cluster: nodes, prices, rounds, weights, and whether all is well."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+from hadare import __version__
+from hadare.machines.status import state_of
+from hadare.machines.validation import nearest
+from hadare.model.devices import NodeInventory, NodeState, NodeWish
+from hadare.model.errors import Rejected
+from hadare.model.events import Event
+from hadare.model.jobs import JobRecord, VersionManifest
+from hadare.model.leases import Lease
+from hadare.model.plans import PriceCurve
+from hadare.runtime.bus import Backplane
+from hadare.wire import api, api_cluster, subjects
+from hadare_gateway.jobs import Jobs
+from hadare_gateway.pages import fitting, page
+from hadare_gateway.views import Views
+
+Discover = Callable[[], Awaitable[list[api_cluster.ServiceSeen]]]
+
+
+class Cluster:
+    """Answers every question about the cluster. Writes ``node_wishes`` only."""
+
+    def __init__(self, backplane: Backplane, views: Views, jobs: Jobs, discover: Discover) -> None:
+        self._bus = backplane.bus
+        self._journal = backplane.journal
+        self._wishes = backplane.table(subjects.NODE_WISHES)
+        self._pages = backplane.table(subjects.ROUND_PAGES)
+        self._versions = backplane.table(subjects.VERSIONS)
+        self._views = views
+        self._jobs = jobs
+        self._discover = discover
+        self._bucket = f"{backplane.bus.prefix}_{subjects.WEIGHTS}"
+
+    async def nodes(self, question: api_cluster.Page) -> api_cluster.NodeList:
+        kept, cursor = page(self._all_nodes(), lambda node: node.node, question.cursor, question.limit)
+        return api_cluster.NodeList(nodes=tuple(kept), cursor=cursor)
+
+    async def drain(self, question: api_cluster.NodeRef) -> api_cluster.NodeInfo:
+        return await self._set_drain(question, drain=True)
+
+    async def undrain(self, question: api_cluster.NodeRef) -> api_cluster.NodeInfo:
+        return await self._set_drain(question, drain=False)
+
+    async def prices(self, question: api_cluster.Page) -> api_cluster.Prices:
+        book = self._views.book
+        cells = [_cell(curve) for curve in book.curves] if book else []
+        kept, cursor = page(cells, lambda cell: f"{cell.node}:{cell.type}", question.cursor, question.limit)
+        return api_cluster.Prices(round=book.round if book else -1, cells=tuple(kept), cursor=cursor)
+
+    async def rounds(self, question: api_cluster.Page) -> api_cluster.RoundList:
+        summaries = self._views.rounds.summaries()
+        kept, cursor = page(summaries, lambda summary: _descending(summary.round), question.cursor, question.limit)
+        return api_cluster.RoundList(head=self._views.head, rounds=tuple(kept), cursor=cursor)
+
+    async def round(self, question: api_cluster.GetRound) -> api_cluster.RoundView:
+        head = self._views.head
+        number = head.round if question.round is None and head else question.round
+        if number is None:
+            raise Rejected(404, "there was no round yet")
+        found = await self._pages.get(f"{number}.{question.page}")
+        if found is None:
+            raise Rejected(
+                404, f"there is no page {question.page} of round {number}: it was not planned, or is too old"
+            )
+        stored = found.record
+        current = head if head and (head.round, head.epoch) == (stored.round, stored.epoch) else None
+        past = head is not None and head.round > stored.round
+        return api_cluster.RoundView(
+            round=stored.round,
+            epoch=stored.epoch,
+            page=stored.page,
+            pages=stored.pages,
+            state=current.state if current else "closed" if past else "planned",
+            policy=current.policy if current else "",
+            forks=stored.forks,
+            decisions=stored.decisions,
+        )
+
+    async def list_weights(self, question: api.ListWeights) -> api.WeightsList:
+        record = (await self._jobs.find(question.job_id)).record
+        newest = (await self._jobs.get(api.JobRef(job_id=record.job_id))).version
+        if question.cursor:
+            newest = min(newest, _number(question.cursor) - 1)
+        wanted = range(newest, max(-1, newest - question.limit), -1)
+        found = await asyncio.gather(*(self._versions.get(f"{record.job_id}.{version}") for version in wanted))
+        versions = fitting([_version(entry.record) for entry in found if entry])
+        # Manifests of old versions may be gone, all older ones with them: an empty page is the last.
+        last = versions[-1].version if versions else 0
+        return api.WeightsList(
+            job_id=record.job_id, bucket=self._bucket, versions=tuple(versions), cursor=str(last) if last > 0 else ""
+        )
+
+    async def weights(self, question: api.GetWeights) -> api.WeightsRef:
+        status = await self._jobs.get(api.JobRef(job_id=question.job_id))
+        version = status.version if question.version is None else question.version
+        if status.version < 0:
+            raise Rejected(404, f"job '{status.name}' has no model yet ({status.state.value}: {status.reason})")
+        if version > status.version:
+            raise Rejected(404, f"job '{status.name}' has no version {version}; the newest is {status.version}")
+        entry = await self._versions.get(f"{status.job_id}.{version}")
+        if entry is None or entry.record.weights_deleted:
+            raise Rejected(404, f"the weights of version {version} of job '{status.name}' are no longer kept")
+        return api.WeightsRef(
+            job_id=status.job_id,
+            name=status.name,
+            version=version,
+            steps=entry.record.steps,
+            bucket=self._bucket,
+            weights=entry.record.weights,
+            metrics=entry.record.metrics,
+        )
+
+    async def status(self, _question: api_cluster.Empty) -> api_cluster.ClusterStatus:
+        services = await self._discover()
+        nodes = self._all_nodes()
+        ready = sum(node.state is NodeState.READY for node in nodes)
+        problems = [f"{service.name} does not answer" for service in services if not service.ok]
+        problems += [] if ready else ["no node is ready"]
+        problems += [
+            f"node {node.node} is {node.state.value}: {node.reason}"
+            for node in nodes
+            if node.state in (NodeState.SUSPECT, NodeState.LOST)
+        ]
+        return api_cluster.ClusterStatus(
+            ok=all(service.ok for service in services) and ready > 0,
+            services=tuple(services),
+            nodes=tuple(fitting(nodes)),
+            jobs=self._count_jobs(),
+            round=self._views.head,
+            problems=tuple(problems[:50]),
+            prefix=self._bus.prefix,
+            version=__version__,
+        )
+
+    def _count_jobs(self) -> dict[str, int]:
+        jobs: list[JobRecord] = list(self._views.jobs.records.values())
+        return dict(sorted(Counter(state_of(job, self._views.progress.get(job.job_id)).value for job in jobs).items()))
+
+    async def _set_drain(self, question: api_cluster.NodeRef, *, drain: bool) -> api_cluster.NodeInfo:
+        inventory = self._views.nodes.get(question.node)
+        if inventory is None:
+            hint = nearest(question.node, self._views.nodes.records)
+            raise Rejected(404, f"there is no node '{question.node}'{hint}", {"node": question.node})
+        wish = NodeWish(node=question.node, drain=drain, reason=question.reason)
+        revision = await self._wishes.put(question.node, wish)
+        what = "drain_requested" if drain else "undrain_requested"
+        event = Event(kind="node", id=question.node, what=what, data={"reason": question.reason})
+        await self._journal.append(event, f"node:{question.node}:{what}:{revision}")
+        return self._node(inventory, wish)
+
+    def _all_nodes(self) -> list[api_cluster.NodeInfo]:
+        inventories = sorted(self._views.nodes.records.items())
+        return [self._node(inventory, self._views.wishes.get(name)) for name, inventory in inventories]
+
+    def _node(self, inventory: NodeInventory, wish: NodeWish | None) -> api_cluster.NodeInfo:
+        state = self._views.states.get(inventory.node)
+        holders = self._holders(inventory.node)
+        devices = [
+            api_cluster.DeviceNow(
+                index=device.index,
+                type=device.type,
+                memory_gb=device.memory_gb,
+                healthy=device.healthy,
+                emulated=device.emulated,
+                reason=device.reason,
+                job_id=holders[device.index].key.job_id if device.index in holders else None,
+                fork=holders[device.index].key.fork if device.index in holders else None,
+            )
+            for device in inventory.devices
+        ]
+        return api_cluster.NodeInfo(
+            node=inventory.node,
+            state=state.state if state else None,
+            reason=state.reason if state else "the allocator has not seen it yet",
+            drain=wish.drain if wish else False,
+            devices=tuple(devices),
+            labels=inventory.labels,
+            workloads=inventory.workloads,
+            host=inventory.host,
+            version=inventory.version,
+        )
+
+    def _holders(self, node: str) -> dict[int, Lease]:
+        """The leases of the open round, by the devices that they hold."""
+        head, held = self._views.head, self._views.leases.get(node)
+        if head is None or held is None or head.state != "open" or held.round != head.round:
+            return {}
+        return {device: lease for lease in held.leases for device in lease.devices}
+
+
+def _cell(curve: PriceCurve) -> api_cluster.CellPrice:
+    return api_cluster.CellPrice(
+        node=curve.node,
+        type=curve.type,
+        capacity=curve.capacity,
+        taken=curve.taken,
+        price=curve.price(curve.taken) if curve.taken < curve.capacity else None,
+        u_min=curve.u_min,
+        u_max=curve.u_max,
+    )
+
+
+def _version(manifest: VersionManifest) -> api.VersionInfo:
+    return api.VersionInfo(
+        version=manifest.version,
+        base_version=manifest.base_version,
+        steps=manifest.steps,
+        weights=manifest.weights,
+        metrics=manifest.metrics,
+        available=not manifest.weights_deleted,
+        parents=manifest.parents,
+        rejected=manifest.rejected,
+    )
+
+
+def _descending(number: int) -> str:
+    """A name that sorts later the smaller the number is."""
+    return f"{2**53 - number:016d}"
+
+
+def _number(cursor: str) -> int:
+    if not cursor.isdecimal() or len(cursor) > 16:
+        raise Rejected(400, f"cursor: '{cursor}' did not come from this endpoint")
+    return int(cursor)

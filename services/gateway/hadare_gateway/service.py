@@ -1,0 +1,114 @@
+"""The gateway: the only door for users. It checks, stores what they want, and joins what the other services say."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar, cast
+
+import structlog
+
+from hadare import __version__
+from hadare.machines.validation import read
+from hadare.model.errors import Unavailable
+from hadare.runtime import telemetry
+from hadare.runtime.bus import Backplane, Identity, Route
+from hadare.wire import api, api_cluster, subjects
+from hadare.wire.subjects import Endpoint
+from hadare_gateway.cluster import Cluster, Discover
+from hadare_gateway.jobs import Jobs
+from hadare_gateway.views import Views
+
+Q = TypeVar("Q")
+A = TypeVar("A")
+
+IDENTITY = Identity(
+    name="hadare-gateway",
+    version=__version__,
+    description="HadarE: submit and control jobs, and see what the cluster does",
+    metadata={"formats": "application/json, application/msgpack", "docs": "docs/reference/message-api.md"},
+)
+
+log = structlog.get_logger("hadare.gateway")
+
+
+class GatewayService:
+    """Serves the message API. Any number of gateways can serve the same cluster."""
+
+    def __init__(self, backplane: Backplane, discover: Discover, *, sweep_s: float) -> None:
+        self._backplane = backplane
+        self._views = Views(backplane)
+        self._jobs = Jobs(backplane, self._views, telemetry.traceparent)
+        self._cluster = Cluster(backplane, self._views, self._jobs, discover)
+        self._sweep_s = sweep_s
+
+    async def run(self, stop: asyncio.Event, ready: Callable[[], None]) -> None:
+        """Serves until ``stop`` is set; ends with an error if a watch does."""
+        async with asyncio.TaskGroup() as tasks:
+            background = [tasks.create_task(follower) for follower in self._views.followers()]
+            reports = await self._backplane.bus.subscribe(subjects.STEP_REPORT, self._views.on_report)
+            await self._views.caught_up()
+            background.append(tasks.create_task(self._sweep_for_ever()))
+            served = await self._backplane.bus.serve(IDENTITY, self.routes())
+            ready()
+            await stop.wait()
+            await served.stop()
+            await reports.stop()
+            for task in background:
+                task.cancel()
+
+    def routes(self) -> list[Route[Any, Any]]:
+        """Every endpoint with its handler."""
+        jobs, cluster = self._jobs, self._cluster
+        return [
+            Route(_raw(api.SUBMIT), jobs.submit),
+            checked(api.GET, jobs.get),
+            checked(api.LIST, jobs.list),
+            checked(api.CANCEL, jobs.cancel),
+            checked(api.PAUSE, jobs.pause),
+            checked(api.RESUME, jobs.resume),
+            checked(api.DELETE, jobs.delete),
+            checked(api.WATCH, jobs.watch),
+            checked(api.LOGS, jobs.logs),
+            checked(api.LIST_WEIGHTS, cluster.list_weights),
+            checked(api.GET_WEIGHTS, cluster.weights),
+            checked(api_cluster.LIST_NODES, cluster.nodes),
+            checked(api_cluster.DRAIN, cluster.drain),
+            checked(api_cluster.UNDRAIN, cluster.undrain),
+            checked(api_cluster.GET_PRICES, cluster.prices),
+            checked(api_cluster.LIST_ROUNDS, cluster.rounds),
+            checked(api_cluster.GET_ROUND, cluster.round),
+            checked(api_cluster.STATUS, cluster.status),
+        ]
+
+    async def sweep(self) -> None:
+        """Finishes what crashed gateways have begun: intents without a job, names that nobody holds."""
+        jobs, requests = self._views.jobs.records, self._views.requests.records
+        for key in sorted(key for key, job_id in requests.items() if job_id not in jobs):
+            await self._jobs.intake.finish_dangling(key)
+        names = self._views.names.records
+        stale = [n for n, claim in names.items() if claim.request not in requests and claim.job_id not in jobs]
+        for name in sorted(stale):
+            await self._jobs.intake.free_stale(name)
+
+    async def _sweep_for_ever(self) -> None:
+        while True:
+            try:
+                await self.sweep()
+            except Unavailable as error:
+                log.warning("sweep put off", cause=str(error))
+            await asyncio.sleep(self._sweep_s)
+
+
+def checked(endpoint: Endpoint[Q, A], handler: Callable[[Q], Awaitable[A]]) -> Route[Any, A]:
+    """A route that refuses a question with every fault in it, unknown fields with a suggestion."""
+
+    async def handle(plain: dict[str, Any]) -> A:
+        return await handler(read(plain, endpoint.question, "the request"))
+
+    return Route(_raw(endpoint), handle)
+
+
+def _raw(endpoint: Endpoint[Any, A]) -> Endpoint[dict[str, Any], A]:
+    """The endpoint, before its question is checked."""
+    return Endpoint(endpoint.template, cast(type[dict[str, Any]], dict), endpoint.answer)
