@@ -43,6 +43,8 @@ class _Record:
         for job in sorted(self._forks, key=lambda job: (self._position.get(job, 0), job)):
             for device_type in {member.type for fork in self._forks[job] for member in fork.gang}:
                 self._holders.setdefault(device_type, []).append(job)
+        self._blockers_of: dict[tuple[str, ...], tuple[str, ...]] = {}
+        self._devices_of: dict[tuple[int, tuple[str, ...]], int] = {}
 
     def decisions(self) -> tuple[Decision, ...]:
         return tuple(self._decide(job) for job in sorted(self._o.snapshot.jobs, key=lambda job: job.job_id))
@@ -82,27 +84,40 @@ class _Record:
     def _misfit(self, job: JobView) -> Decision | None:
         """Reasons that no other job's end would change."""
         cells = self._o.cells
-        allowed = cells.mask(job)
-        if not allowed.any():
+        able = _able(job, cells.types)
+        devices = self._usable_devices(job, able)
+        if devices < 0:
             reasons = sorted({f"{n}: {cells.why_not(job, n, t)}" for n, t in cells.keys})[:MOST_BLOCKERS]
             remedy = "relax the job's constraints, or add a node that meets them"
             return self._no(job, "excluded_by_constraint", "every node is excluded: " + "; ".join(reasons), remedy)
-        here = {t for i, (_, t) in enumerate(cells.keys) if allowed[i]}
-        able = {t for t in here if t in job.throughput and job.throughput[t].steps_per_s > 0}
-        if not able:
-            message = f"it cannot run on any device type that is here ({', '.join(sorted(here))})"
-            return self._no(job, "fits_nowhere", message, "add a node of another type")
-        devices = sum(int(cells.capacity[i]) for i, (_, t) in enumerate(cells.keys) if allowed[i] and t in able)
+        if devices == 0:
+            message = f"it cannot run on the device types of the nodes that it may use (here: {', '.join(cells.types)})"
+            return self._no(job, "fits_nowhere", message, "add a node of a type that it can run on")
         needed = self._o.devices_needed.get(job.job_id, 1)
         if needed > devices:
             message = f"it asks for {needed} devices at once, and the ready nodes have {devices} that it can use"
             return self._no(job, "fits_nowhere", message, "ask for a smaller gang, or add nodes")
         return None
 
-    def _blockers(self, job: JobView) -> list[str]:
-        types = sorted(t for t in self._holders if t in job.throughput and job.throughput[t].steps_per_s > 0)
-        found = dict.fromkeys(holder for t in types for holder in self._holders[t])
-        return sorted(found, key=lambda holder: (self._position.get(holder, 0), holder))
+    def _usable_devices(self, job: JobView, able: tuple[str, ...]) -> int:
+        """Devices that the job can use when the cluster is empty; -1 if its constraints leave it no cell at all."""
+        allowed = self._o.cells.mask(job)
+        key = (id(allowed), able)  # masks are kept, and shared by all jobs of equal constraints
+        if key not in self._devices_of:
+            usable = (
+                int(c)
+                for c, ok, (_, t) in zip(self._o.cells.capacity, allowed, self._o.cells.keys, strict=True)
+                if ok and t in able
+            )
+            self._devices_of[key] = sum(usable) if allowed.any() else -1
+        return self._devices_of[key]
+
+    def _blockers(self, job: JobView) -> tuple[str, ...]:
+        types = _able(job, self._o.cells.types)
+        if types not in self._blockers_of:
+            found = {holder for t in types for holder in self._holders.get(t, ())}
+            self._blockers_of[types] = tuple(sorted(found, key=lambda job_id: (self._position.get(job_id, 0), job_id)))
+        return self._blockers_of[types]
 
     def _no(self, job: JobView, code: ReasonCode, message: str, remedy: str, blockers: Sequence[str] = ()) -> Decision:
         return Decision(
@@ -116,6 +131,11 @@ class _Record:
 
 
 _PRICE = "at today's prices it is worth less than the devices it would hold"
+
+
+def _able(job: JobView, types: Sequence[str]) -> tuple[str, ...]:
+    known = job.throughput
+    return tuple(t for t in types if t in known and known[t].steps_per_s > 0)
 
 
 def _idle(job: JobView) -> Decision:

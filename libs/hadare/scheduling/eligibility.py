@@ -34,6 +34,8 @@ class Cells:
         column = {t: r for r, t in enumerate(self.types)}
         self.type_of: Ints = np.array([column[t] for _, t in self.keys], dtype=np.int64)
         self.capacity: Ints = np.array([self.nodes[n].devices[t] for n, t in self.keys], dtype=np.int64)
+        self.by_type = [[i for i, (_, t) in enumerate(self.keys) if t == name] for name in self.types]
+        self.by_node = [[i for i, (n, _) in enumerate(self.keys) if n == view.node] for view in ready]
         self._masks: dict[object, Bools] = {}
 
     def mask(self, job: JobView) -> Bools:

@@ -71,21 +71,14 @@ class Gangs:
         self._utility = utility_of(job.utility)
         self._rates = [float(rate) for rate in rates]
         self._prices = prices
-        self._nodes = [node for node, _ in cells.keys]
+        self._keys = cells.keys
         self._warm = tuple(sorted(warm_cells(cells, job).items()))
-        by_type: dict[str, list[int]] = {}
-        by_node: dict[str, list[int]] = {}
-        for cell, (node, device_type) in enumerate(cells.keys):
-            if self._rates[cell] > 0:
-                by_type.setdefault(device_type, []).append(cell)
-                by_node.setdefault(node, []).append(cell)
-        self._types = sorted(by_type.values(), key=lambda group: (-self._rates[group[0]], group[0]))
-        self._mixed_nodes = [group for group in by_node.values() if len(group) > 1]
+        types = [usable for group in cells.by_type if (usable := self._usable(group))]
+        self._types = sorted(types, key=lambda group: (-self._rates[group[0]], group[0]))
+        self._mixed_nodes = [group for group in map(self._usable, cells.by_node) if len(group) > 1]
 
-    @property
-    def capacity(self) -> int:
-        """Devices that the job could use on an empty cluster."""
-        return sum(self._prices.capacity[cell] for group in self._types for cell in group)
+    def _usable(self, group: Sequence[int]) -> list[int]:
+        return [cell for cell in group if self._rates[cell] > 0]
 
     def candidates(self, free: Free, round_s: float) -> list[Placement]:
         """Admissible gangs from what is free, best payoff first; ties by cells."""
@@ -96,7 +89,7 @@ class Gangs:
     def priced(self, devices: Devices, free: Free, round_s: float) -> Placement:
         """Rate → estimated finish → utility → payoff at the marginal prices, for the rounds that it will hold them."""
         rate = gang_rate([self._rates[cell] for cell, count in devices for _ in range(count)])
-        if len({self._nodes[cell] for cell, _ in devices}) > 1:
+        if len({self._keys[cell][0] for cell, _ in devices}) > 1:
             rate *= max(self.job.spread_factor, 1e-6)
         price = sum(self._prices.of(cell, free[cell], count) for cell, count in devices)
         left_s = self.job.steps_left / rate + (0.0 if devices == self._warm else self.job.restart_cost_s)

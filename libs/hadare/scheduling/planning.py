@@ -7,7 +7,7 @@ large ones along a beam, ranked by the value so far plus what the rest of the qu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,10 +16,10 @@ from hadare.scheduling.eligibility import Cells
 from hadare.scheduling.placement import Devices, Free, Gangs, Placement
 from hadare.scheduling.pricing import Curves
 
-STATE_BUDGET = 2048
+STATE_BUDGET = 1024
 """States times jobs that a round may look at: what bounds the time of a decision."""
 WIDEST, NARROWEST = 256, 4
-WINDOW = 256
+WINDOW = 128
 """Jobs that the programme looks at; behind them each job takes its best response to what is left."""
 
 
@@ -40,9 +40,11 @@ class QueuePlanner:
         self._curves = curves
         self._round_s = round_s
 
-    def plan(self, queue: Sequence[Gangs], hopes: Sequence[float], free: Free) -> dict[int, Placement]:
-        """Placements by position in the queue. ``hopes`` are upper guesses of each job's payoff, aligned with it."""
-        window = queue[:WINDOW]
+    def plan(
+        self, rows: Sequence[int], gangs_of: Callable[[int], Gangs], hopes: Sequence[float], free: Free
+    ) -> dict[int, Placement]:
+        """Placements by row. ``rows`` is the queue; ``hopes`` are guesses from above of its payoffs."""
+        window = [gangs_of(row) for row in rows[:WINDOW]]
         width = max(NARROWEST, min(WIDEST, STATE_BUDGET // max(1, len(window))))
         nodes = _NodeClasses(self._cells, self._curves, window)
         hope = _Hope(window, hopes)
@@ -54,8 +56,15 @@ class QueuePlanner:
             if len(states) > width:
                 states = sorted(states, key=lambda s: (-(s.value + hope.of(sum(s.free), position + 1)), s.free))[:width]
         best = min(states, key=lambda state: (-state.value, tuple(-count for count in state.free)))
-        chosen = _trace(best)
-        self._respond(queue, len(window), best.free, chosen)
+        chosen = {rows[position]: placement for position, placement in _trace(best).items()}
+        left = best.free
+        for row in rows[WINDOW:]:
+            if not sum(left):
+                break
+            answer = self.respond(gangs_of(row), left)
+            if answer is not None and answer.payoff > 0:
+                chosen[row] = answer
+                left = without(left, answer.devices)
         return chosen
 
     def respond(self, gangs: Gangs, free: Free) -> Placement | None:
@@ -77,15 +86,6 @@ class QueuePlanner:
                 value = state.value + placement.payoff
                 _keep(reached, nodes.key(left), _State(value, left, state, position, placement))
         return list(reached.values())
-
-    def _respond(self, queue: Sequence[Gangs], start: int, free: Free, chosen: dict[int, Placement]) -> None:
-        for position in range(start, len(queue)):
-            if not sum(free):
-                return
-            best = self.respond(queue[position], free)
-            if best is not None and best.payoff > 0:
-                chosen[position] = best
-                free = without(free, best.devices)
 
 
 def without(free: Free, devices: Devices) -> Free:

@@ -118,11 +118,10 @@ class _Round:
 
     def place_by_payoff(self, rows: list[int], hopes: Floats) -> None:
         """The dynamic programme over the queue."""
-        gangs = [self._gangs(row) for row in rows if self._table.best[row] > 0]
         able = [row for row in rows if self._table.best[row] > 0]
-        chosen = self._planner.plan(gangs, [float(hopes[row]) for row in able], self._free)
-        for position, placement in sorted(chosen.items()):
-            self.placed[able[position]] = (placement, False)
+        chosen = self._planner.plan(able, self._gangs, [float(hopes[row]) for row in able], self._free)
+        for row, placement in sorted(chosen.items()):
+            self.placed[row] = (placement, False)
             self._free = without(self._free, placement.devices)
 
     def refused(self, queue: Iterable[int]) -> frozenset[str]:
