@@ -1,0 +1,143 @@
+"""What each NATS user of a cluster may publish and hear: a service writes its own state and speaks for itself alone.
+
+The server checks the subject of a message and not its reply subject; responders check that one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from hadare.runtime.nats_streams import Names
+from hadare.wire.subjects import BUCKETS, WEIGHTS
+
+REPLIES = {"max": 1, "expires": "10m"}
+"""One answer to each question, within the longest that a question is waited for (a round's close consolidates)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Permissions:
+    """Subjects that a user may publish and subscribe to; answering what it was asked is always allowed."""
+
+    publish: tuple[str, ...]
+    subscribe: tuple[str, ...]
+
+
+def inbox_prefix(user: str) -> str:
+    """Where a user's answers arrive: nobody else may listen there."""
+    return f"_INBOX_{user}"
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """The permissions of every user of the cluster with this prefix."""
+
+    prefix: str
+
+    def gateway(self) -> Permissions:
+        return self._user(
+            "gateway",
+            publish=[
+                *self._writes("jobs", "node_wishes"),
+                *self._reads_state(),
+                *self._reads(self._names.events, self._names.logs, self._weights),
+                *self._own("event.v1.job.>", "event.v1.node.>"),
+                "$SRV.>",
+            ],
+            subscribe=self._own("api.v1.>", "node.v1.*.heartbeat", "node.v1.*.report", "event.v1.>"),
+        )
+
+    def pricing(self) -> Permissions:
+        return self._user(
+            "pricing",
+            publish=[
+                *self._writes("prices"),
+                *self._reads_state(),
+                *self._own("pricing.v1.changed", "event.v1.price.>"),
+            ],
+            subscribe=self._own("pricing.v1.quote", "pricing.v1.taken", "node.v1.*.heartbeat"),
+        )
+
+    def allocator(self) -> Permissions:
+        return self._user(
+            "allocator",
+            publish=[
+                *self._writes("rounds", "node_states"),
+                *self._reads_state(),
+                *self._own("pricing.v1.quote", "pricing.v1.taken", "tracker.v1.open", "tracker.v1.close"),
+                *self._own("node.v1.*.grant", "node.v1.*.revoke", "event.v1.round.>", "event.v1.node.>"),
+            ],
+            subscribe=self._own("node.v1.*.heartbeat", "tracker.v1.settled", "pricing.v1.changed"),
+        )
+
+    def jobtracker(self) -> Permissions:
+        return self._user(
+            "jobtracker",
+            publish=[
+                *self._writes("progress"),
+                *self._reads_state(),
+                *self._reads(self._weights),
+                *self._writes_objects(),
+                f"$JS.API.STREAM.PURGE.{self._weights}",
+                *self._own("node.v1.*.grant", "node.v1.*.revoke", "tracker.v1.settled", "event.v1.job.>"),
+            ],
+            subscribe=self._own(
+                *("tracker.v1.open", "tracker.v1.close", "tracker.v1.result", "node.v1.*.heartbeat"),
+                "node.v1.*.report",
+            ),
+        )
+
+    def node(self, node: str) -> Permissions:
+        """A node agent: its inventory, its messages, its results; of what others wrote it reads only the weights."""
+        return self._user(
+            node,
+            publish=[
+                f"$KV.{self._names.kv('nodes')}.{node}",
+                f"$JS.API.STREAM.MSG.GET.{self._names.kv_stream('nodes')}",
+                *self._reads(self._weights),
+                *self._writes_objects(),
+                *self._own(f"node.v1.{node}.heartbeat", f"node.v1.{node}.report", "tracker.v1.result"),
+                *self._own(f"event.v1.node.{node}.>", "log.v1.>"),
+            ],
+            subscribe=self._own(f"node.v1.{node}.grant", f"node.v1.{node}.revoke"),
+        )
+
+    def client(self) -> Permissions:
+        """People and their programs: the message API, the events and reports to watch, the weights to read."""
+        return self._user(
+            "client",
+            publish=[*self._own("api.v1.>"), *self._reads(self._weights), "$SRV.PING.>", "$SRV.PING", "$SRV.INFO.>"],
+            subscribe=self._own("event.v1.>", "log.v1.>", "node.v1.*.report", "pricing.v1.changed"),
+        )
+
+    @property
+    def _names(self) -> Names:
+        return Names(self.prefix)
+
+    @property
+    def _weights(self) -> str:
+        return self._names.objects_stream(WEIGHTS)
+
+    def _user(self, user: str, publish: Iterable[str], subscribe: Iterable[str]) -> Permissions:
+        hears = [*subscribe, f"{inbox_prefix(user)}.>"]
+        return Permissions(tuple(publish), (*hears, "$SRV.>") if user != "client" else tuple(hears))
+
+    def _own(self, *subjects: str) -> list[str]:
+        return [f"{self.prefix}.{subject}" for subject in subjects]
+
+    def _writes(self, *buckets: str) -> list[str]:
+        return [f"$KV.{self._names.kv(bucket)}.>" for bucket in buckets]
+
+    def _writes_objects(self) -> list[str]:
+        name = self._names.objects(WEIGHTS)
+        return [f"$O.{name}.C.*", f"$O.{name}.M.*"]
+
+    def _reads_state(self) -> list[str]:
+        return self._reads(*(self._names.kv_stream(bucket) for bucket in BUCKETS))
+
+    def _reads(self, *streams: str) -> list[str]:
+        verbs = (
+            *("STREAM.INFO.{}", "STREAM.MSG.GET.{}", "CONSUMER.CREATE.{}.>", "CONSUMER.MSG.NEXT.{}.>"),
+            "CONSUMER.DELETE.{}.>",
+        )
+        return [f"$JS.API.{verb.format(stream)}" for stream in streams for verb in verbs]
