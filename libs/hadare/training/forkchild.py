@@ -1,0 +1,253 @@
+"""The process of one fork: user code runs here and nowhere else. It serves its agent's commands one after another.
+
+It stays warm: the task, the model and the optimiser are built once, and each command loads a version into them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections import deque
+from pathlib import Path
+from typing import NoReturn
+
+import torch
+
+from hadare.model.leases import Failure, FailureKind
+from hadare.training import linux
+from hadare.training.protocol import (
+    COMMANDS,
+    Command,
+    Done,
+    Evaluate,
+    Evaluated,
+    Exit,
+    Failed,
+    FrameReader,
+    Init,
+    Progress,
+    Ready,
+    Report,
+    Spawn,
+    Stop,
+    Train,
+    frame,
+)
+from hadare.training.task import WorkloadError
+from hadare.training.trainer import Grant, NotFinite, Standing, Trained, Trainer
+from hadare.training.weights import FileMeta, load_state, save_state
+
+_TAIL_CHARACTERS = 8000
+
+
+class BadBase(Exception):
+    """The version that the agent named cannot be loaded."""
+
+
+class Channel:
+    """A fork's end of the line to its agent. When the agent hangs up, the process ends."""
+
+    def __init__(self, line: socket.socket) -> None:
+        self._line = line
+        self._frames = FrameReader(COMMANDS)
+        self._waiting: deque[Command] = deque()
+
+    def send(self, report: Report) -> None:
+        self._line.sendall(frame(report))
+
+    def next(self) -> Command:
+        """The next command, however long it takes."""
+        while not self._waiting:
+            self._read()
+        return self._waiting.popleft()
+
+    def stop_asked(self) -> float | None:
+        """Until when (monotonic) a ``Stop`` that has come in wants the training to end. Does not wait."""
+        while select.select([self._line], [], [], 0)[0]:
+            self._read()
+        for command in self._waiting:
+            if isinstance(command, Stop):
+                self._waiting.remove(command)
+                return time.monotonic() + command.within_s
+        return None
+
+    def _read(self) -> None:
+        data = self._line.recv(2**16)
+        if not data:
+            os._exit(0)
+        self._waiting.extend(self._frames.feed(data))
+
+
+def run(request: Spawn, line: socket.socket, output: int) -> NoReturn:
+    """What the forked process does, to its end. Never returns into the fork server."""
+    begun = time.monotonic()
+    channel = Channel(line)
+    status = 1
+    try:
+        _settle(request, output)
+        status = _serve(request, channel, begun)
+    except SystemExit as leaving:
+        _report(channel, Failure(kind="exception", message=f"the task called sys.exit({leaving.code!r})"[:4096]))
+    except BaseException as error:  # noqa: BLE001 - user code may raise anything, and its process ends here
+        _report(channel, failure_of(error))
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(status)
+
+
+def _settle(request: Spawn, output: int) -> None:
+    """Makes the fork a process of its own: session, output, environment, limits."""
+    os.setsid()
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.close(output)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    os.environ.update(request.env)
+    linux.write_marker(request.process_id)
+    # If memory runs out, it is a fork that goes, not the agent.
+    Path("/proc/self/oom_score_adj").write_text("500")
+    sys.path[:0] = request.spec.path
+    torch.set_num_threads(max(1, request.spec.threads))
+
+
+def _report(channel: Channel, failure: Failure) -> None:
+    print(failure.tail or failure.message, file=sys.stderr)
+    with contextlib.suppress(OSError):
+        channel.send(Failed(failure=failure))
+
+
+def failure_of(error: BaseException) -> Failure:
+    """What an exception of a fork means to its job."""
+    tail = "".join(traceback.format_exception(error))[-_TAIL_CHARACTERS:]
+    if isinstance(error, WorkloadError):
+        return error.failure
+    kind: FailureKind = "exception"
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        kind = "out_of_memory"
+    elif isinstance(error, NotFinite):
+        kind = "not_finite"
+    elif isinstance(error, ImportError):
+        kind = "import"
+    elif isinstance(error, BadBase):
+        kind = "fetch"
+    message = f"{type(error).__name__}: {error}"[:4096]
+    return Failure(kind=kind, message=message, tail=tail, node_specific=kind in ("import", "out_of_memory"))
+
+
+def _serve(request: Spawn, channel: Channel, begun: float) -> int:
+    spec = request.spec
+    trainer = Trainer(spec.workload, spec.config, spec.batch_size, spec.seed, spec.device)
+    channel.send(Ready(seconds=time.monotonic() - begun))
+    while True:
+        match command := channel.next():
+            case Init():
+                channel.send(_init(trainer, command))
+            case Train():
+                channel.send(_train(trainer, command, channel))
+            case Evaluate():
+                _load(trainer, command.base)
+                channel.send(Evaluated(metrics=trainer.evaluate()))
+                channel.send(Done(reason=None))
+            case Stop():
+                continue
+            case Exit():
+                return 0
+
+
+def _init(trainer: Trainer, command: Init) -> Done:
+    out = Path(command.out)
+    written = save_state(out, trainer.model, trainer.optimizer, FileMeta(scaler=_scale(trainer)))
+    return Done(out=command.out, sha256=written.sha256, bytes=written.bytes)
+
+
+def _train(trainer: Trainer, command: Train, channel: Channel) -> Done:
+    deadline = time.monotonic() + command.remaining_s
+    phases = _Phases()
+    _load(trainer, command.base)
+    phases.end("load")
+    if command.evaluate_base:
+        channel.send(Progress(phase="evaluating"))
+        channel.send(Evaluated(metrics=trainer.evaluate()))
+        phases.end("evaluate")
+    grant = Grant(
+        quota=command.quota,
+        data_seed=command.data_seed,
+        deadline=deadline,
+        schedule_from=command.schedule_from,
+        schedule_to=command.schedule_to,
+        rate=command.nominal_rate,
+        report_interval_s=command.report_interval_s,
+    )
+    channel.send(Progress(phase="training"))
+    trained = trainer.train(grant, channel.stop_asked, lambda standing: channel.send(_progress(standing)))
+    phases.end("train")
+    _check_finite(trainer)
+    meta = FileMeta(base=command.base_sha256, scaler=_scale(trainer), user={"steps": trained.steps})
+    written = save_state(Path(command.out), trainer.model, trainer.optimizer, meta)
+    phases.end("save")
+    return _done(trained, command.out, written.sha256, written.bytes, phases.ms)
+
+
+def _done(trained: Trained, out: str, sha256: str, size: int, phases_ms: dict[str, float]) -> Done:
+    return Done(
+        steps=trained.steps,
+        samples=trained.samples,
+        updates=trained.updates,
+        trained_s=trained.seconds,
+        throughput=trained.steps_per_s,
+        loss=trained.loss if math.isfinite(trained.loss) else None,
+        reason=trained.reason,
+        out=out,
+        sha256=sha256,
+        bytes=size,
+        phases_ms=phases_ms,
+    )
+
+
+def _progress(standing: Standing) -> Progress:
+    return Progress(phase="training", steps=standing.steps, loss=standing.loss, steps_per_s=standing.steps_per_s)
+
+
+def _load(trainer: Trainer, base: str) -> None:
+    try:
+        meta = load_state(Path(base), trainer.model, trainer.optimizer)
+    except ValueError as error:
+        raise BadBase(f"cannot load {Path(base).name}: {error}") from error
+    if trainer.scaler.is_enabled() and meta.scaler > 0:
+        trainer.scaler.load_state_dict({**trainer.scaler.state_dict(), "scale": meta.scaler, "_growth_tracker": 0})
+
+
+def _scale(trainer: Trainer) -> float:
+    return float(trainer.scaler.get_scale()) if trainer.scaler.is_enabled() else 0.0
+
+
+def _check_finite(trainer: Trainer) -> None:
+    for name, tensor in trainer.model.state_dict().items():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise NotFinite(f"{name} holds values that are not finite")
+
+
+class _Phases:
+    """Milliseconds of the consecutive parts of a command."""
+
+    def __init__(self) -> None:
+        self.ms: dict[str, float] = {}
+        self._last = time.monotonic()
+
+    def end(self, phase: str) -> None:
+        now = time.monotonic()
+        self.ms[phase] = (now - self._last) * 1e3
+        self._last = now

@@ -1,0 +1,156 @@
+"""What user code implements: a ``Task`` builds a model, its optimiser and its data, and says what loss and quality are.
+
+The trainer owns the loop, the device, precision, the learning-rate schedule and the weights files.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Literal, TypeVar
+
+import msgspec
+import torch
+from torch import Tensor, nn
+
+from hadare.model.errors import HadareError
+from hadare.model.leases import Failure
+
+Batch = TypeVar("Batch")
+
+Precision = Literal["full", "amp"]
+
+
+class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Keys of a job's ``config`` that the trainer reads itself; a task does not see them.
+
+    ``precision: amp`` is autocast (float16 with loss scaling on CUDA devices without bfloat16, else bfloat16).
+    ``accumulate`` steps make one optimiser update.
+    """
+
+    precision: Precision = "full"
+    accumulate: int = 1
+
+    def __post_init__(self) -> None:
+        if self.accumulate < 1:
+            raise ValueError("accumulate must be at least 1")
+
+
+class Task(ABC, Generic[Batch]):
+    """A model and how to train it. One instance lives in one fork; the same class runs in every fork of the job.
+
+    ``metric`` names the entry of ``evaluate``'s result that the job is judged by, ``better`` its direction.
+    """
+
+    metric: ClassVar[str] = "loss"
+    better: ClassVar[Literal["higher", "lower"]] = "lower"
+
+    def __init__(self, config: Mapping[str, Any], batch_size: int, seed: int) -> None:
+        """``batch_size`` samples are a step. ``seed`` is the job's: the same in all forks."""
+        self.config = dict(config)
+        self.batch_size = batch_size
+        self.seed = seed
+
+    @abstractmethod
+    def build_model(self) -> nn.Module:
+        """A new model on the CPU. torch's generator has been seeded with the job's seed."""
+
+    @abstractmethod
+    def build_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        """A new optimiser for ``model``, whose parameters are on their device by now."""
+
+    @abstractmethod
+    def batches(self, data_seed: int) -> Iterator[Batch]:
+        """Batches of ``batch_size`` samples in an order that ``data_seed`` alone decides.
+
+        Never the same order for two seeds. If it ends, the trainer asks again with a seed derived from this one.
+        """
+
+    @abstractmethod
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """The mean loss of the batch, a scalar to differentiate."""
+
+    @abstractmethod
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """Metrics of the model, which is in evaluation mode; gradients are off. Deterministic."""
+
+    def learning_rate_factor(self, position: float) -> float:
+        """What the optimiser's learning rates are multiplied by at ``position`` (0…1) of the job's budget."""
+        del position
+        return 1.0
+
+    def to_device(self, batch: Batch, device: torch.device) -> Batch:
+        """The batch on ``device``. Handles tensors in tuples, lists and dicts; override it for other batches."""
+        moved: Batch = move(batch, device)
+        return moved
+
+
+def move(value: Any, device: torch.device) -> Any:
+    """Tensors of a nested structure, on ``device``; anything else unchanged."""
+    if isinstance(value, Tensor):
+        return value.to(device, non_blocking=True)
+    if isinstance(value, tuple):
+        moved = [move(v, device) for v in value]
+        return type(value)(*moved) if hasattr(value, "_fields") else tuple(moved)
+    if isinstance(value, list):
+        return [move(v, device) for v in value]
+    if isinstance(value, dict):
+        return {k: move(v, device) for k, v in value.items()}
+    return value
+
+
+class WorkloadError(HadareError):
+    """A workload cannot be used here; ``failure`` says why in the words of a lease's result."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+def missing_data(what: str) -> WorkloadError:
+    """For tasks: the data set is not on this node, another node may have it."""
+    return WorkloadError(Failure(kind="missing_data", message=what[:4096], node_specific=True))
+
+
+def load_task_class(workload: str) -> type[Task[Any]]:
+    """The class that ``pkg.module:Class`` names. Raises ``WorkloadError`` (kind ``import``) if it is not there."""
+    module_name, _, class_name = workload.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise _not_importable(workload, f"{type(error).__name__}: {error}") from error
+    found = getattr(module, class_name, None)
+    if found is None:
+        raise _not_importable(workload, f"{module_name} has no {class_name!r}")
+    if not (isinstance(found, type) and issubclass(found, Task)):
+        raise _not_importable(workload, f"{class_name} is not a hadare.training.task.Task")
+    return found
+
+
+def _not_importable(workload: str, why: str) -> WorkloadError:
+    message = f"cannot import {workload} here: {why}"
+    return WorkloadError(Failure(kind="import", message=message[:4096], node_specific=True))
+
+
+def build_task(workload: str, config: Mapping[str, Any], batch_size: int, seed: int) -> tuple[Task[Any], RunOptions]:
+    """The task and the options that the trainer takes out of its config."""
+    own = {name: config[name] for name in RunOptions.__struct_fields__ if name in config}
+    options = msgspec.convert(own, RunOptions)
+    rest = {name: value for name, value in config.items() if name not in own}
+    return load_task_class(workload)(rest, batch_size, seed), options
+
+
+def package_file(package: str, relative: str) -> Path:
+    """A data file inside an installed package, found without importing it. Raises ``missing_data``."""
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError) as error:
+        raise missing_data(f"package {package} is not installed: {error}") from error
+    for root in (spec.submodule_search_locations or []) if spec else []:
+        path = Path(root) / relative
+        if path.is_file():
+            return path
+    raise missing_data(f"{relative} of package {package} is not installed on this node")
