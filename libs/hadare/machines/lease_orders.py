@@ -1,0 +1,133 @@
+"""What outranks the leases at hand: fencing numbers, revocations, and the end of the agent. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from hadare.machines.lease_commands import AnswerRevoke, Command
+from hadare.machines.lease_events import ProcessId
+from hadare.model.leases import Lease, Revoked
+
+Order = tuple[int, int]
+_NONE_SEEN: Order = (-1, -1)
+_MAX_REVOKED = 4096
+
+
+def order_of(lease: Lease) -> Order:
+    """Of two train leases that want one device, the one of the later (epoch, round) is right."""
+    return (lease.epoch, lease.key.round)
+
+
+def supersedes(new: Lease, old: Lease) -> bool:
+    """A later round, or a later attempt at the same fork, takes a device from the older lease."""
+    if new.kind != old.kind or order_of(new) != order_of(old):
+        return order_of(new) > order_of(old)
+    same_fork = (new.key.job_id, new.key.fork) == (old.key.job_id, old.key.fork)
+    return same_fork and new.key.attempt > old.key.attempt
+
+
+class Fences:
+    """The newest that was heard from each issuer; what is older is from the past."""
+
+    def __init__(self) -> None:
+        self._epochs: dict[str, int] = {}
+        self._newest: Order = _NONE_SEEN
+        self._revoked: dict[str, Order] = {}
+
+    def refusal(self, lease: Lease) -> str:
+        """Why the lease is from the past, or ''. Remembers what it sees."""
+        issuer = "allocator" if lease.kind == "train" else "tracker"
+        newest = self._epochs.get(issuer, 0)
+        if lease.epoch < newest:
+            return f"epoch {lease.epoch} is over: the {issuer} is at epoch {newest}"
+        self._epochs[issuer] = lease.epoch
+        return self._round_refusal(lease) if lease.kind == "train" else ""
+
+    def revoke(self, job_id: str) -> None:
+        """A grant that left before the revocation and arrives after it must not start the job again."""
+        self._revoked.pop(job_id, None)
+        self._revoked[job_id] = self._newest
+        if len(self._revoked) > _MAX_REVOKED:
+            del self._revoked[next(iter(self._revoked))]
+
+    def _round_refusal(self, lease: Lease) -> str:
+        order = order_of(lease)
+        if order < self._newest:
+            return f"round {order[1]} is over: round {self._newest[1]} has begun on this node"
+        self._newest = order
+        if order <= self._revoked.get(lease.key.job_id, _NONE_SEEN):
+            return f"job {lease.key.job_id} has been revoked in this round"
+        return ""
+
+
+@dataclass(slots=True)
+class _Revocation:
+    ticket: int
+    ended: tuple[str, ...]
+    waiting: set[ProcessId]
+    free: bool = True
+
+
+class Revocations:
+    """Those that are not answered yet, each with the processes that must be proven gone first."""
+
+    def __init__(self, say: Callable[[Command], None]) -> None:
+        self._say = say
+        self._open: list[_Revocation] = []
+
+    def add(self, ticket: int, ended: Iterable[str], waiting: Iterable[ProcessId]) -> None:
+        self._open.append(_Revocation(ticket, tuple(ended), set(waiting)))
+
+    def process_ended(self, process: ProcessId, *, free: bool) -> None:
+        for revocation in self._open:
+            if process in revocation.waiting:
+                revocation.waiting.discard(process)
+                revocation.free &= free
+
+    def answer(self) -> None:
+        done = [revocation for revocation in self._open if not revocation.waiting]
+        self._open = [revocation for revocation in self._open if revocation.waiting]
+        for revocation in done:
+            answer = Revoked(ended=revocation.ended, free=revocation.free)
+            self._say(AnswerRevoke(ticket=revocation.ticket, answer=answer))
+
+
+class Shutdown:
+    """The agent's end: ``by`` when everything must have stopped, and how long results are still delivered after."""
+
+    def __init__(self, farewell_s: float) -> None:
+        self._farewell_s = farewell_s
+        self._by: float | None = None
+        self._hurried = False
+        self._quiet_since: float | None = None
+        self.done = False
+
+    @property
+    def asked(self) -> bool:
+        return self._by is not None
+
+    def ask(self, at: float, limit_s: float) -> None:
+        self._by = at + limit_s
+
+    def hurry(self, at: float) -> bool:
+        """True once: the time to hand back is over."""
+        if self._by is None or self._hurried or at < self._by:
+            return False
+        self._hurried = True
+        return True
+
+    def finish(self, at: float, undelivered: int) -> bool:
+        """True once: nothing runs any more, and what is not delivered by now stays for the next incarnation."""
+        if self._by is None or self.done:
+            return False
+        self._quiet_since = at if self._quiet_since is None else self._quiet_since
+        self.done = not undelivered or at >= min(self._by, self._quiet_since + self._farewell_s)
+        return self.done
+
+    def wake_at(self) -> float | None:
+        if self._by is None or self.done:
+            return None
+        if self._quiet_since is not None:
+            return min(self._by, self._quiet_since + self._farewell_s)
+        return None if self._hurried else self._by

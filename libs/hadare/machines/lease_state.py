@@ -1,0 +1,236 @@
+"""What a node agent remembers of a lease and of a process: phases, the table of transitions, results. Pure values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+from hadare.machines.lease_events import LeaseId, Outcome, ProcessId, Progress, WorkPhase
+from hadare.model.errors import Broken
+from hadare.model.jobs import ObjectRef
+from hadare.model.leases import Failure, FailureKind, ForkResult, Lease, StepReport, StopReason
+
+_TEXT = 4096
+_TAIL = 65536
+
+
+class Phase(StrEnum):
+    """A lease between its acceptance and its one result."""
+
+    QUEUED = "queued"
+    """Its devices, or a place on the CPU, are not free yet."""
+    PREPARING = "preparing"
+    """It has its process; the process or the base weights are not ready yet."""
+    RUNNING = "running"
+    STOPPING = "stopping"
+    """The process hands back what it has, or has been told to."""
+    UPLOADING = "uploading"
+    """The process has handed back and is free for another lease."""
+    ENDED = "ended"
+
+
+TRANSITIONS: dict[Phase, frozenset[Phase]] = {
+    Phase.QUEUED: frozenset({Phase.PREPARING, Phase.ENDED}),
+    Phase.PREPARING: frozenset({Phase.RUNNING, Phase.ENDED}),
+    Phase.RUNNING: frozenset({Phase.STOPPING, Phase.UPLOADING, Phase.ENDED}),
+    Phase.STOPPING: frozenset({Phase.UPLOADING, Phase.ENDED}),
+    Phase.UPLOADING: frozenset({Phase.ENDED}),
+    Phase.ENDED: frozenset(),
+}
+
+WAITING = frozenset({Phase.QUEUED, Phase.PREPARING})
+AT_WORK = frozenset({Phase.RUNNING, Phase.STOPPING})
+
+
+class ProcessState(StrEnum):
+    """A process may be claimed by a lease while it starts or waits; it is ``busy`` from the assignment on."""
+
+    STARTING = "starting"
+    IDLE = "idle"
+    BUSY = "busy"
+    ENDING = "ending"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseLimits:
+    """How long the machine waits for what, and how much it keeps.
+
+    ``stop_grace_s`` runs from a stop until the kill, ``hand_back_s`` from the moment a fork says that it hands back,
+    ``revoke_grace_s`` from a revocation. A warm process that has waited ``idle_rounds`` lease durations is ended.
+    ``farewell_s`` is how long an agent that stops goes on delivering once everything has stopped.
+    """
+
+    cpu_slots: int = 1
+    stop_grace_s: float = 10.0
+    hand_back_s: float = 60.0
+    revoke_grace_s: float = 3.0
+    start_limit_s: float = 120.0
+    farewell_s: float = 2.0
+    idle_rounds: float = 2.0
+    report_every_s: float = 1.0
+    retry_s: float = 0.5
+    retry_max_s: float = 10.0
+    max_open: int = 1024
+    max_kept: int = 1024
+
+
+@dataclass(slots=True, kw_only=True)
+class Run:
+    """An open lease. ``deadline`` counts from receipt."""
+
+    lease: Lease
+    received_at: float
+    sequence: int
+    phase: Phase = Phase.QUEUED
+    process: ProcessId | None = None
+    cold: bool = False
+    base_path: str | None = None
+    fetched: bool = False
+    stop_reason: StopReason | None = None
+    kill_at: float | None = None
+    assigned_at: float | None = None
+    done_at: float | None = None
+    reported_at: float | None = None
+    progress: Progress = field(default_factory=lambda: Progress(phase="starting"))
+    outcome: Outcome | None = None
+
+    @property
+    def id(self) -> LeaseId:
+        return str(self.lease.key)
+
+    @property
+    def deadline(self) -> float:
+        return self.received_at + self.lease.duration_s
+
+    def move(self, phase: Phase) -> None:
+        """Raises ``Broken`` if the table does not allow it; then nothing has changed."""
+        if phase not in TRANSITIONS[self.phase]:
+            raise Broken(f"lease {self.id} cannot go from {self.phase} to {phase}")
+        self.phase = phase
+
+    def kill_by(self, at: float) -> None:
+        self.kill_at = at if self.kill_at is None else min(self.kill_at, at)
+
+
+@dataclass(slots=True, kw_only=True)
+class Process:
+    """A process tree that holds ``devices`` (none: it runs on the CPU) for a job until it is proven gone."""
+
+    id: ProcessId
+    job_id: str
+    devices: tuple[int, ...]
+    started_at: float
+    state: ProcessState = ProcessState.STARTING
+    lease: LeaseId | None = None
+    idle_since: float = 0.0
+    idle_s: float = 0.0
+
+    @property
+    def idle_until(self) -> float:
+        return self.idle_since + self.idle_s
+
+    @property
+    def claimable(self) -> bool:
+        return self.lease is None and self.state in (ProcessState.STARTING, ProcessState.IDLE)
+
+
+def same_work(one: Lease, other: Lease) -> bool:
+    """Whether two leases of one name mean the same; a resent one may carry other clocks and another trace."""
+    return (one.node, one.spec, one.devices, one.device_type, one.base, one.base_version) == (
+        other.node,
+        other.spec,
+        other.devices,
+        other.device_type,
+        other.base,
+        other.base_version,
+    )
+
+
+def failure(kind: FailureKind, message: str, *, node_specific: bool = False) -> Failure:
+    return Failure(kind=kind, message=message[:_TEXT], node_specific=node_specific)
+
+
+def clipped(fault: Failure) -> Failure:
+    """Within the bounds of the wire, so that a long traceback cannot make a result undeliverable."""
+    return replace(fault, message=fault.message[:_TEXT], tail=fault.tail[-_TAIL:])
+
+
+def result_of(run: Run, reason: StopReason, fault: Failure | None, obj: ObjectRef | None) -> ForkResult:
+    """The one result of a lease. Steps whose weights were not handed back are not reported: they are lost."""
+    lease, got = run.lease, run.outcome or Outcome(reason=reason)
+    kept = obj is not None
+    return ForkResult(
+        kind=lease.kind,
+        key=lease.key,
+        epoch=lease.epoch,
+        node=lease.node,
+        device_type=lease.device_type,
+        ranks=max(1, len(lease.devices)),
+        base_version=lease.base_version,
+        steps=got.steps if kept else 0,
+        samples=got.samples if kept else 0,
+        updates=got.updates if kept else 0,
+        object=obj,
+        metrics=got.metrics,
+        evaluation=got.evaluation,
+        throughput=got.throughput,
+        nominal_rate=got.nominal_rate,
+        trained_s=got.trained_s,
+        reason=reason,
+        failure=None if fault is None else clipped(fault),
+    )
+
+
+def step_report(run: Run, phase: WorkPhase) -> StepReport:
+    lease, progress = run.lease, run.progress
+    return StepReport(
+        key=lease.key,
+        node=lease.node,
+        device_type=lease.device_type,
+        devices=lease.devices,
+        phase=phase,
+        steps=progress.steps,
+        quota=lease.quota,
+        loss=progress.loss,
+        steps_per_s=progress.steps_per_s,
+        nominal_rate=progress.nominal_rate,
+    )
+
+
+def started_record(run: Run, at: float) -> dict[str, Any]:
+    """Data of the event ``lease_started``."""
+    return {**_identity(run), "cold": run.cold, "waited_s": at - run.received_at}
+
+
+def ended_record(run: Run, result: ForkResult, at: float) -> dict[str, Any]:
+    """Data of the event ``lease_ended``. The steps were made from ``since_last_s + trained_s`` before it, until
+    ``since_last_s`` before it; ``steps`` are those made, also when they were lost."""
+    got = run.outcome or Outcome(reason=result.reason, steps=run.progress.steps)
+    handing_back = 0.0 if run.done_at is None else at - run.done_at
+    return {
+        **_identity(run),
+        "steps": got.steps,
+        "trained_s": got.trained_s,
+        "since_last_s": got.idle_s + handing_back,
+        "upload_s": handing_back,
+        "throughput": got.throughput,
+        "nominal_rate": got.nominal_rate,
+        "reason": result.reason,
+        "failure": result.failure.message if result.failure else "",
+        "phase": run.phase.value,
+        "lease_s": at - run.received_at,
+    }
+
+
+def _identity(run: Run) -> dict[str, Any]:
+    key = run.lease.key
+    return {
+        "kind": run.lease.kind,
+        "job": key.job_id,
+        "round": key.round,
+        "fork": key.fork,
+        "attempt": key.attempt,
+        "devices": list(run.lease.devices),
+        "device_type": run.lease.device_type,
+    }
