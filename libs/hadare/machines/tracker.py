@@ -13,7 +13,6 @@ from hadare.machines import ledger
 from hadare.machines.job import Job
 from hadare.machines.job_book import JobBook, NodeSeen, TrackerSettings
 from hadare.machines.tracker_events import (
-    AnnounceSettled,
     AnswerClose,
     AnswerOpen,
     AnswerResult,
@@ -36,7 +35,7 @@ from hadare.machines.tracker_events import (
 )
 from hadare.model.jobs import Desired, JobProgress, JobRecord, JobState, OpenRound, VersionManifest
 from hadare.model.leases import ForkResult, ResultAnswer
-from hadare.model.rounds import CloseAnswer, OpenAnswer, RoundSettled
+from hadare.model.rounds import CloseAnswer, OpenAnswer
 
 JobAction = Callable[[Job], list[TrackerCommand]]
 
@@ -48,7 +47,6 @@ class TrackerMachine:
         self._settings = settings
         self._jobs: dict[str, Job] = {}
         self._nodes: dict[str, NodeSeen] = {}
-        self._unsettled: RoundSettled | None = None
         self._newest_epoch = 0
 
     def recover(
@@ -77,19 +75,14 @@ class TrackerMachine:
             opened = job.book.progress.open
             if opened is not None:
                 self._newest_epoch = max(self._newest_epoch, opened.epoch)
-                self._unsettled = RoundSettled(round=opened.round, epoch=opened.epoch)
         return [ForgetJob(job_id=job, versions=tuple(sorted(gone))) for job, gone in sorted(orphans.items())]
-
-    def handle(self, event: TrackerEvent) -> list[TrackerCommand]:
-        """The only door."""
-        commands = self._dispatch(event)
-        return [*commands, *self._settle()]
 
     def progress_of(self, job_id: str) -> JobProgress | None:
         job = self._jobs.get(job_id)
         return job.book.progress if job else None
 
-    def _dispatch(self, event: TrackerEvent) -> list[TrackerCommand]:
+    def handle(self, event: TrackerEvent) -> list[TrackerCommand]:
+        """The only door."""
         match event:
             case JobChanged():
                 return self._job_changed(event)
@@ -178,7 +171,6 @@ class TrackerMachine:
         accepted = tuple(opening.job_id for opening in request.jobs if opening.job_id not in refused)
         for job_id in sorted(self._jobs.keys() - set(accepted)):
             commands += self._jobs[job_id].sit_out()
-        self._unsettled = RoundSettled(round=request.round, epoch=request.epoch)
         answer = OpenAnswer(round=request.round, accepted=accepted, refused=refused)
         return [*commands, AnswerOpen(token=event.token, answer=answer)]
 
@@ -277,10 +269,3 @@ class TrackerMachine:
             for job_id, job in sorted(self._jobs.items())
             if job.book.progress.open is not None and job.book.progress.open.round == round_number
         ]
-
-    def _settle(self) -> list[TrackerCommand]:
-        """Says once that a round has nothing more to wait for."""
-        if self._unsettled is None or self._open_jobs(self._unsettled.round):
-            return []
-        settled, self._unsettled = self._unsettled, None
-        return [AnnounceSettled(settled=settled)]

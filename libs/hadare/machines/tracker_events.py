@@ -8,7 +8,7 @@ from hadare.model.devices import NodeInventory, NodeState
 from hadare.model.events import Event
 from hadare.model.jobs import JobProgress, JobRecord, ObjectRef, VersionManifest
 from hadare.model.leases import ForkResult, Lease, LeaseKey, ResultAnswer
-from hadare.model.rounds import CloseAnswer, CloseRequest, OpenAnswer, OpenRequest, RoundSettled
+from hadare.model.rounds import CloseAnswer, CloseRequest, OpenAnswer, OpenRequest
 
 Token = int
 """Names a question that waits for its answer."""
@@ -205,11 +205,6 @@ class RefuseQuestion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnnounceSettled:
-    settled: RoundSettled
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
     """Append to the history, once per ``message_id``."""
 
@@ -240,7 +235,6 @@ TrackerCommand = (
     | AnswerClose
     | AnswerResult
     | RefuseQuestion
-    | AnnounceSettled
     | Record
     | DeleteObjects
     | ForgetJob

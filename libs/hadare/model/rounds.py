@@ -123,20 +123,14 @@ class CloseAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoundSettled:
-    """All forks of the round have reported and every job has its new version: it can be closed early."""
-
-    round: Count
-    epoch: Count
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class QuoteRequest:
-    """Asks pricing for the price curves of a round."""
+    """Asks pricing for the price curves of a round. ``arrivals`` and ``now_s`` are on the cluster clock."""
 
     round: Count
     epoch: Count
     round_s: float
+    now_s: float = 0.0
+    arrivals: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,6 @@ from hadare.model.rounds import (
     QuoteRequest,
     RoundHead,
     RoundPage,
-    RoundSettled,
     Taken,
 )
 
@@ -85,7 +84,6 @@ class Records(Generic[M]):
 
 HEARTBEAT = Topic("node.v1.{node}.heartbeat", Heartbeat)
 STEP_REPORT = Topic("node.v1.{node}.report", StepReport)
-ROUND_SETTLED = Topic("tracker.v1.settled", RoundSettled)
 PRICES_CHANGED = Topic("pricing.v1.changed", PriceBook)
 
 GRANT = Endpoint("node.v1.{node}.grant", Lease, LeaseAnswer)

@@ -1,0 +1,112 @@
+"""The cluster as a policy sees it, built from the state of record. Used by the allocator and by pricing alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hadare.model.devices import NodeInventory, NodeState, NodeStatus
+from hadare.model.jobs import Desired, JobProgress, JobRecord, JobState, Measured
+from hadare.model.plans import Gang, JobView, NodeView
+from hadare.scheduling.throughput import estimate, workload_key
+
+
+class ClusterView:
+    """Nodes, jobs and progress as they were last read. ``nodes()`` and ``jobs()`` are what goes into a snapshot."""
+
+    def __init__(self) -> None:
+        self.inventories: dict[str, NodeInventory] = {}
+        self.records: dict[str, JobRecord] = {}
+        self.progress: dict[str, JobProgress] = {}
+
+    def active(self) -> list[str]:
+        """Jobs that have not ended and are not to end, by id."""
+        return sorted(
+            job_id
+            for job_id, record in self.records.items()
+            if record.desired is not Desired.CANCELLED and not self._state(job_id).ended
+        )
+
+    def nodes(self, statuses: Mapping[str, NodeStatus]) -> tuple[NodeView, ...]:
+        """Healthy devices by type. A node without a status counts as suspect: it has not been heard yet."""
+        views = []
+        for name, inventory in sorted(self.inventories.items()):
+            devices: dict[str, int] = {}
+            memory: dict[str, float] = {}
+            for device in inventory.devices:
+                if device.healthy:
+                    devices[device.type] = devices.get(device.type, 0) + 1
+                    memory[device.type] = min(device.memory_gb, memory.get(device.type, device.memory_gb))
+            state = statuses[name].state if name in statuses else NodeState.SUSPECT
+            views.append(NodeView(node=name, state=state, devices=devices, memory_gb=memory, labels=inventory.labels))
+        return tuple(views)
+
+    def jobs(self, arrivals: Mapping[str, float], placed: Mapping[str, tuple[Gang, ...]]) -> tuple[JobView, ...]:
+        """Every active job. ``arrivals`` is on the cluster clock; a job that is not in it has just arrived."""
+        types = sorted({device.type for inventory in self.inventories.values() for device in inventory.devices})
+        shared = self._shared()
+        now = max(arrivals.values(), default=0.0)
+        return tuple(
+            self._job(job_id, types, shared, arrivals.get(job_id, now), placed.get(job_id, ()))
+            for job_id in self.active()
+        )
+
+    def _job(
+        self,
+        job_id: str,
+        types: list[str],
+        shared: Mapping[str, Mapping[str, Measured]],
+        arrival_s: float,
+        placed: tuple[Gang, ...],
+    ) -> JobView:
+        spec = self.records[job_id].spec
+        progress = self.progress.get(job_id)
+        measured = progress.throughput if progress else {}
+        alone = progress is not None and progress.rounds < spec.fork_after
+        steps_left = spec.total_steps - (progress.steps if progress else 0)
+        return JobView(
+            job_id=job_id,
+            arrival_s=arrival_s,
+            steps_left=max(0, steps_left),
+            total_steps=spec.total_steps,
+            throughput=estimate(spec, measured, types, shared.get(workload_key(spec), {})),
+            gang=spec.gang,
+            max_forks=1 if alone else spec.max_forks,
+            min_fork_share=spec.min_fork_share,
+            priority=spec.priority,
+            utility=spec.utility,
+            deadline_s=spec.deadline,
+            constraints=spec.constraints,
+            excluded=progress.excluded if progress else {},
+            unready=self._unready(job_id),
+            placed=placed,
+        )
+
+    def _unready(self, job_id: str) -> str:
+        """Why the job cannot be placed whatever is free; empty if it can."""
+        record, progress = self.records[job_id], self.progress.get(job_id)
+        if record.desired is Desired.PAUSED:
+            return "paused by its user"
+        if progress is None:
+            return "the tracker has not taken it up yet"
+        if progress.version < 0:
+            return progress.reason or "it has no initial model yet"
+        if progress.open is not None:
+            return f"its round {progress.open.round} is not closed yet"
+        if progress.state is JobState.EVALUATING or progress.steps >= progress.total_steps:
+            return "its last version is being evaluated"
+        return ""
+
+    def _shared(self) -> dict[str, dict[str, Measured]]:
+        """What jobs of one workload have measured, by workload and type: the best known of each."""
+        shared: dict[str, dict[str, Measured]] = {}
+        for job_id, progress in sorted(self.progress.items()):
+            if job_id not in self.records or not progress.throughput:
+                continue
+            known = shared.setdefault(workload_key(self.records[job_id].spec), {})
+            for device_type, measured in progress.throughput.items():
+                if device_type not in known or measured.count > known[device_type].count:
+                    known[device_type] = measured
+        return shared
+
+    def _state(self, job_id: str) -> JobState:
+        return self.progress[job_id].state if job_id in self.progress else JobState.QUEUED

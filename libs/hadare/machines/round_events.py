@@ -1,0 +1,237 @@
+"""What the allocator hears (events, past tense) and what it wants done (commands, imperative)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from hadare.model.devices import Heartbeat, NodeInventory, NodeStatus, NodeWish
+from hadare.model.events import Event
+from hadare.model.jobs import JobProgress, JobRecord
+from hadare.model.leases import Lease, LeaseKey
+from hadare.model.plans import PriceBook, RoundPlan, Snapshot
+from hadare.model.rounds import (
+    AllocatorMemory,
+    CloseAnswer,
+    CloseRequest,
+    NodeLeases,
+    OpenAnswer,
+    OpenRequest,
+    QuoteRequest,
+    RoundHead,
+    RoundPage,
+    Taken,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSeen:
+    """A job's record changed; ``record`` None: it was deleted."""
+
+    at: float
+    job_id: str
+    record: JobRecord | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgressSeen:
+    at: float
+    job_id: str
+    progress: JobProgress | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRegistered:
+    at: float
+    node: str
+    inventory: NodeInventory | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeWished:
+    at: float
+    node: str
+    wish: NodeWish | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeHeard:
+    at: float
+    heartbeat: Heartbeat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quoted:
+    at: float
+    round: int
+    book: PriceBook
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuoteFailed:
+    at: float
+    round: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    at: float
+    plan: RoundPlan
+    memory: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundStored:
+    at: float
+    round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    at: float
+    answer: OpenAnswer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenFailed:
+    at: float
+    round: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Granted:
+    """An agent's answer to a lease; ``accepted`` False also when it could not be reached."""
+
+    at: float
+    key: LeaseKey
+    accepted: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Closed:
+    at: float
+    answer: CloseAnswer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloseFailed:
+    at: float
+    round: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ticked:
+    at: float
+
+
+RoundEvent = (
+    JobSeen
+    | ProgressSeen
+    | NodeRegistered
+    | NodeWished
+    | NodeHeard
+    | Quoted
+    | QuoteFailed
+    | Planned
+    | RoundStored
+    | Opened
+    | OpenFailed
+    | Granted
+    | Closed
+    | CloseFailed
+    | Ticked
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskPrices:
+    request: QuoteRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MakePlan:
+    """Run the policy; pure, but too slow for the loop when the cluster is large."""
+
+    policy: str
+    snapshot: Snapshot
+    memory: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreRound:
+    """Persist a plan before any of it is acted upon: leases, pages and memory first, the head last."""
+
+    head: RoundHead
+    leases: tuple[NodeLeases, ...]
+    pages: tuple[RoundPage, ...]
+    memory: AllocatorMemory
+    forget_round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreHead:
+    head: RoundHead
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreNodeStatus:
+    status: NodeStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForgetNode:
+    node: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskOpen:
+    request: OpenRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrantLeases:
+    leases: tuple[Lease, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TellTaken:
+    taken: Taken
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskClose:
+    request: CloseRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    event: Event
+    message_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warn:
+    """Something an operator should see in the log."""
+
+    what: str
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+RoundCommand = (
+    AskPrices
+    | MakePlan
+    | StoreRound
+    | StoreHead
+    | StoreNodeStatus
+    | ForgetNode
+    | AskOpen
+    | GrantLeases
+    | TellTaken
+    | AskClose
+    | Record
+    | Warn
+)

@@ -1,0 +1,422 @@
+"""The allocator's rounds: price, place, store, open, grant, close. Events in, commands out; the clock is an input.
+
+The way of a round, each phase waiting for one answer:
+
+    idle -> pricing -> placing -> storing -> opening -> running -> closing -> settling -> idle
+
+Rules of this file: nothing is granted that is not stored; a new round begins only when the last one is closed; an
+answer that belongs to another round or phase is ignored. A round is over when progress, the tracker's record, shows
+that every job of it is closed, so the next one never begins from an old version. A round found open after a restart
+is taken up again: its ledger is opened and its leases are granted once more, which changes nothing where they are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TypeVar, assert_never
+
+from hadare.machines.cluster import ClusterView
+from hadare.machines.dispatch import dispatch, opening_of, placements
+from hadare.machines.nodes import NodeMachine, NodeTimes
+from hadare.machines.round_events import (
+    AskClose,
+    AskOpen,
+    AskPrices,
+    Closed,
+    CloseFailed,
+    ForgetNode,
+    Granted,
+    GrantLeases,
+    JobSeen,
+    MakePlan,
+    NodeHeard,
+    NodeRegistered,
+    NodeWished,
+    Opened,
+    OpenFailed,
+    Planned,
+    ProgressSeen,
+    Quoted,
+    QuoteFailed,
+    Record,
+    RoundCommand,
+    RoundEvent,
+    RoundStored,
+    StoreHead,
+    StoreNodeStatus,
+    StoreRound,
+    TellTaken,
+    Ticked,
+    Warn,
+)
+from hadare.machines.round_pages import leases_by_node, pages_of, taken_by
+from hadare.model.devices import NodeState
+from hadare.model.events import Event
+from hadare.model.leases import Lease
+from hadare.model.plans import PriceBook, RoundPlan, Snapshot
+from hadare.model.rounds import AllocatorMemory, CloseRequest, QuoteRequest, RoundHead
+
+T = TypeVar("T")
+
+
+class Phase(StrEnum):
+    IDLE = "idle"
+    PRICING = "pricing"
+    PLACING = "placing"
+    STORING = "storing"
+    OPENING = "opening"
+    RUNNING = "running"
+    CLOSING = "closing"
+    SETTLING = "settling"
+
+
+@dataclass(frozen=True, slots=True)
+class RoundSettings:
+    """Times in seconds. ``grace_s``: how long after a lease's end its result may come in.
+
+    ``settle_s``: how long a closed round waits for versions that are still being made, before it goes on without
+    those jobs. ``keep_rounds``: how many plans are kept for users to look at.
+    """
+
+    epoch: int
+    round_s: float = 360.0
+    policy: str = "hadare"
+    grace_s: float = 10.0
+    settle_s: float = 30.0
+    retry_s: float = 1.0
+    keep_rounds: int = 500
+
+
+class RoundMachine:
+    """All rounds of a cluster, one after another."""
+
+    def __init__(self, settings: RoundSettings, times: NodeTimes | None = None) -> None:
+        self._settings = settings
+        self.cluster = ClusterView()
+        self.nodes = NodeMachine(times)
+        self.phase = Phase.IDLE
+        self._head = RoundHead(
+            round=0,
+            epoch=settings.epoch,
+            state="closed",
+            clock_s=0.0,
+            round_s=settings.round_s,
+            policy=settings.policy,
+        )
+        self._memory = AllocatorMemory(round=0)
+        self._leases: tuple[Lease, ...] = ()
+        self._book: PriceBook | None = None
+        self._clock_start = 0.0
+        self._wake_at = 0.0
+        self._changed = True
+        self._granted: dict[str, str] = {}
+        """Leases of the running round by id, with the reason if one could not be granted."""
+        self._unclosed: set[str] = set()
+        """Jobs of the running round whose new version has not been seen yet."""
+
+    def recover(
+        self,
+        head: RoundHead | None,
+        memory: AllocatorMemory | None,
+        leases: Iterable[Lease],
+        book: PriceBook | None,
+        at: float,
+    ) -> list[RoundCommand]:
+        """The machine as it was. An open round is taken up where it stands."""
+        self._clock_start = at
+        self._book = book
+        if head is None:
+            return []
+        self._clock_start = at - head.clock_s
+        self._head = head
+        self._memory = memory or self._memory
+        if self._memory.policy not in ("", self._settings.policy):
+            self._memory = replace(self._memory, policy="", memory={})
+        self._leases = tuple(lease for lease in leases if lease.key.round == head.round)
+        if head.state == "closed" or not self._leases:
+            self._head = replace(head, state="closed")
+            return []
+        self.phase = Phase.OPENING
+        self._wake_at = at
+        return []
+
+    def handle(self, event: RoundEvent) -> list[RoundCommand]:
+        """The only door."""
+        match event:
+            case JobSeen() | ProgressSeen() | NodeRegistered() | NodeWished() | NodeHeard():
+                return self._see(event)
+            case Quoted():
+                return self._quoted(event)
+            case QuoteFailed():
+                return self._quote_failed(event)
+            case Planned():
+                return self._planned(event)
+            case RoundStored():
+                return self._stored(event)
+            case Opened():
+                return self._opened(event)
+            case OpenFailed():
+                return self._retry(event.round, Phase.OPENING, event.at, "the tracker could not be asked", event.reason)
+            case Granted():
+                return self._lease_answered(event)
+            case Closed():
+                return self._closed(event)
+            case CloseFailed():
+                return self._retry(event.round, Phase.CLOSING, event.at, "the round could not be closed", event.reason)
+            case Ticked():
+                return [*self._refresh_nodes(event.at), *self._tick(event.at)]
+            case _:
+                assert_never(event)
+
+    def clock_s(self, at: float) -> float:
+        """The cluster clock: seconds of allocator life, carried on over restarts."""
+        return at - self._clock_start
+
+    # --- what the cluster is like ---
+
+    def _see(self, event: JobSeen | ProgressSeen | NodeRegistered | NodeWished | NodeHeard) -> list[RoundCommand]:
+        match event:
+            case JobSeen():
+                _set(self.cluster.records, event.job_id, event.record)
+            case ProgressSeen():
+                _set(self.cluster.progress, event.job_id, event.progress)
+                self._changed = True
+                return self._settle(event.job_id, event.at)
+            case NodeRegistered():
+                _set(self.cluster.inventories, event.node, event.inventory)
+                if event.inventory is None:
+                    self.nodes.removed(event.node)
+                    return [ForgetNode(node=event.node)]
+                self.nodes.registered(event.inventory, event.at)
+            case NodeWished():
+                self.nodes.wished(event.node, event.wish)
+            case NodeHeard():
+                self.nodes.heard(event.heartbeat, event.at)
+                return []
+        self._changed = True
+        return []
+
+    def _refresh_nodes(self, at: float) -> list[RoundCommand]:
+        commands: list[RoundCommand] = []
+        for status in self.nodes.refresh(at):
+            self._changed = True
+            event = Event(kind="node", id=status.node, what=status.state, data={"reason": status.reason})
+            stamp = f"{status.node}.{status.state}.{self._settings.epoch}.{at:.3f}"
+            commands += [StoreNodeStatus(status=status), Record(event=event, message_id=stamp)]
+        return commands
+
+    def _settle(self, job_id: str, at: float) -> list[RoundCommand]:
+        """Notes that a job's round is closed; the last one ends the round."""
+        if job_id not in self._unclosed or not self._is_closed(job_id):
+            return []
+        self._unclosed.discard(job_id)
+        running = self.phase in (Phase.RUNNING, Phase.CLOSING, Phase.SETTLING)
+        return self._finish(at) if running and not self._unclosed else []
+
+    def _is_closed(self, job_id: str) -> bool:
+        progress = self.cluster.progress.get(job_id)
+        return progress is None or progress.state.ended or progress.closed_round >= self._head.round
+
+    # --- the phases ---
+
+    def _tick(self, at: float) -> list[RoundCommand]:
+        if at < self._wake_at:
+            return []
+        match self.phase:
+            case Phase.IDLE:
+                return self._begin(at)
+            case Phase.OPENING:
+                self._wake_at = at + 60.0
+                head = self._head
+                return [AskOpen(request=opening_of(head.round, head.epoch, head.round_s, self._leases))]
+            case Phase.RUNNING | Phase.CLOSING:
+                return self._close(at)
+            case Phase.SETTLING:
+                late = [Warn(what="a round goes on without jobs whose version is not ready", data=self._name())]
+                return [*late, *self._finish(at)]
+            case Phase.PRICING | Phase.PLACING | Phase.STORING:
+                return []
+            case _:
+                assert_never(self.phase)
+
+    def _begin(self, at: float) -> list[RoundCommand]:
+        """Starts a round if it could place something, or if the reasons why it cannot have changed."""
+        active = self.cluster.active()
+        if not active or not (self._placeable() or self._changed):
+            return []
+        now = self.clock_s(at)
+        arrivals = {job_id: self._memory.arrivals.get(job_id, now) for job_id in active}
+        self._memory = replace(self._memory, arrivals=arrivals)
+        self._changed = False
+        self.phase = Phase.PRICING
+        self._head = replace(self._head, round=self._head.round + 1, epoch=self._settings.epoch)
+        return [
+            AskPrices(
+                request=QuoteRequest(
+                    round=self._head.round,
+                    epoch=self._settings.epoch,
+                    round_s=self._settings.round_s,
+                    now_s=now,
+                    arrivals=arrivals,
+                )
+            )
+        ]
+
+    def _placeable(self) -> bool:
+        ready = any(status.state is NodeState.READY for status in self.nodes.statuses.values())
+        return ready and any(not view.unready and view.steps_left for view in self.cluster.jobs({}, {}))
+
+    def _quoted(self, event: Quoted) -> list[RoundCommand]:
+        if self.phase is not Phase.PRICING or event.round != self._head.round:
+            return []
+        self._book = event.book
+        return self._place(event.at)
+
+    def _quote_failed(self, event: QuoteFailed) -> list[RoundCommand]:
+        if self.phase is not Phase.PRICING or event.round != self._head.round:
+            return []
+        if self._book is not None:
+            stale = Warn(what="pricing did not answer; the last prices are used", data={"reason": event.reason})
+            return [stale, *self._place(event.at)]
+        self.phase = Phase.IDLE
+        self._head = replace(self._head, round=self._head.round - 1)
+        self._changed = True
+        self._wake_at = event.at + self._settings.retry_s
+        return [Warn(what="no prices yet, the round waits", data={"reason": event.reason})]
+
+    def _place(self, at: float) -> list[RoundCommand]:
+        assert self._book is not None
+        self.phase = Phase.PLACING
+        snapshot = Snapshot(
+            round=self._head.round,
+            epoch=self._settings.epoch,
+            now_s=self.clock_s(at),
+            round_s=self._settings.round_s,
+            nodes=self.cluster.nodes(self.nodes.statuses),
+            jobs=self.cluster.jobs(self._memory.arrivals, placements(self._leases)),
+            prices=self._book,
+        )
+        return [MakePlan(policy=self._settings.policy, snapshot=snapshot, memory=self._memory.memory)]
+
+    def _planned(self, event: Planned) -> list[RoundCommand]:
+        plan, settings = event.plan, self._settings
+        if self.phase is not Phase.PLACING or plan.round != self._head.round:
+            return []
+        plan = self._still_possible(plan)
+        self._leases = dispatch(plan, self.cluster, self._leases, settings.round_s).leases
+        pages = pages_of(plan)
+        self._head = RoundHead(
+            round=plan.round,
+            epoch=plan.epoch,
+            state="open" if self._leases else "closed",
+            clock_s=self.clock_s(event.at),
+            round_s=settings.round_s,
+            policy=settings.policy,
+            forks=len(self._leases),
+            waiting=sum(decision.code != "chosen" for decision in plan.decisions),
+            pages=len(pages),
+        )
+        self._memory = replace(self._memory, round=plan.round, policy=settings.policy, memory=event.memory)
+        self.phase = Phase.STORING
+        return [
+            StoreRound(
+                head=self._head,
+                leases=leases_by_node(plan.round, plan.epoch, self._leases),
+                pages=pages,
+                memory=self._memory,
+                forget_round=plan.round - settings.keep_rounds,
+            ),
+            self._record("planned", forks=len(plan.forks), waiting=self._head.waiting, policy=plan.policy),
+            TellTaken(taken=taken_by(plan)),
+        ]
+
+    def _still_possible(self, plan: RoundPlan) -> RoundPlan:
+        """Without the forks of jobs and nodes that have gone while the plan was made."""
+        active = set(self.cluster.active())
+        ready = {name for name, status in self.nodes.statuses.items() if status.state is NodeState.READY}
+        forks = tuple(f for f in plan.forks if f.job_id in active and all(member.node in ready for member in f.gang))
+        return replace(plan, forks=forks)
+
+    def _stored(self, event: RoundStored) -> list[RoundCommand]:
+        if self.phase is not Phase.STORING or event.round != self._head.round:
+            return []
+        if not self._leases:
+            self.phase = Phase.IDLE
+            self._wake_at = event.at + self._settings.retry_s
+            return []
+        self.phase = Phase.OPENING
+        self._wake_at = event.at
+        return self._tick(event.at)
+
+    def _opened(self, event: Opened) -> list[RoundCommand]:
+        if self.phase is not Phase.OPENING or event.answer.round != self._head.round:
+            return []
+        accepted = set(event.answer.accepted)
+        granted = tuple(lease for lease in self._leases if lease.key.job_id in accepted)
+        self._granted = {str(lease.key): "" for lease in granted}
+        self._unclosed = {job_id for job_id in accepted if not self._is_closed(job_id)}
+        refusals: list[RoundCommand] = [
+            Warn(what="the tracker keeps a job out of the round", data={"job_id": job_id, "reason": reason})
+            for job_id, reason in sorted(event.answer.refused.items())
+        ]
+        if not granted:
+            self._changed = True
+            return [*refusals, *self._finish(event.at, self._settings.retry_s)]
+        self.phase = Phase.RUNNING
+        self._wake_at = event.at + self._head.round_s + self._settings.grace_s
+        return [*refusals, GrantLeases(leases=granted)]
+
+    def _lease_answered(self, event: Granted) -> list[RoundCommand]:
+        lease = str(event.key)
+        if self.phase is not Phase.RUNNING or lease not in self._granted or event.accepted:
+            return []
+        self._granted[lease] = event.reason or "refused"
+        if all(self._granted.values()):
+            self._wake_at = event.at
+        return [Warn(what="a lease was not taken", data={"lease": lease, "reason": event.reason})]
+
+    def _close(self, at: float) -> list[RoundCommand]:
+        self.phase = Phase.CLOSING
+        self._wake_at = at + 60.0
+        withdrawn = {lease: f"not granted: {reason}" for lease, reason in self._granted.items() if reason}
+        request = CloseRequest(round=self._head.round, epoch=self._settings.epoch, withdrawn=withdrawn)
+        return [AskClose(request=request)]
+
+    def _closed(self, event: Closed) -> list[RoundCommand]:
+        if self.phase is not Phase.CLOSING or event.answer.round != self._head.round:
+            return []
+        missing: list[RoundCommand] = []
+        if event.answer.missing:
+            missing.append(Warn(what="forks did not report", data={"forks": list(event.answer.missing)}))
+        self.phase = Phase.SETTLING
+        self._wake_at = event.at + self._settings.settle_s
+        return missing
+
+    def _finish(self, at: float, pause_s: float = 0.0) -> list[RoundCommand]:
+        self.phase = Phase.IDLE
+        self._wake_at = at + pause_s
+        self._changed = True
+        self._head = replace(self._head, state="closed", clock_s=self.clock_s(at))
+        return [StoreHead(head=self._head), self._record("closed"), *self._tick(at)]
+
+    def _retry(self, round_number: int, phase: Phase, at: float, what: str, reason: str) -> list[RoundCommand]:
+        if self.phase is not phase or round_number != self._head.round:
+            return []
+        self._wake_at = at + self._settings.retry_s
+        return [Warn(what=what, data={**self._name(), "reason": reason})]
+
+    def _record(self, what: str, **data: object) -> Record:
+        event = Event(kind="round", id=str(self._head.round), what=what, data=dict(data))
+        return Record(event=event, message_id=f"round.{self._head.round}.{self._head.epoch}.{what}")
+
+    def _name(self) -> dict[str, object]:
+        return {"round": self._head.round, "epoch": self._head.epoch}
+
+
+def _set(known: dict[str, T], name: str, value: T | None) -> None:
+    if value is None:
+        known.pop(name, None)
+    else:
+        known[name] = value
