@@ -7,7 +7,7 @@ The way of a round, each phase waiting for one answer:
 Rules of this file: nothing is granted that is not stored; a new round begins only when the last one is closed; an
 answer that belongs to another round or phase is ignored. A round is over when progress, the tracker's record, shows
 that every job of it is closed, so the next one never begins from an old version. A round found open after a restart
-is taken up again: its ledger is opened and its leases are granted once more, which changes nothing where they are known.
+is taken up again: its ledger is opened and its leases are granted once more; where they are known, nothing changes.
 """
 
 from __future__ import annotations
