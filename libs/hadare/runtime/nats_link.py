@@ -1,0 +1,295 @@
+"""The one place that talks through nats-py: requests, JetStream's API, acknowledged writes, and what went wrong.
+
+nats-py gives up for good in many ways and says so in none; a ``Link`` turns each of them into ``closed``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import json
+import re
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, TypeVar
+
+import nats.errors
+import structlog
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription as NatsSubscription
+
+from hadare.model.errors import Conflict, HadareError, Rejected, Unavailable
+from hadare.runtime.backoff import retrying
+
+T = TypeVar("T")
+
+log = structlog.get_logger("hadare.nats")
+
+API_TIMEOUT_S = 5.0
+STORE_TIMEOUT_S = 3.0
+PATIENCE_S = 30.0
+"""How long a write is tried again (a failover of a replicated stream takes about 6 s) before ``Unavailable``."""
+
+PENDING_MESSAGES = 16_384
+PENDING_BYTES = 64 * 2**20
+
+_WATCH_EVERY_S = 5.0
+_WATCH_STRIKES = 3
+_WRONG_SEQUENCE = (10071, 10164)
+_OUT_OF_SPACE = 10077
+_FORBIDDEN = re.compile(r'permissions violation for (\w+) to "([^"]+)"', re.IGNORECASE)
+
+
+class ApiError(HadareError):
+    """JetStream refused a request. ``err_code`` is the server's own number for the reason."""
+
+    def __init__(self, code: int, err_code: int, description: str) -> None:
+        super().__init__(f"{description} ({err_code})")
+        self.code = code
+        self.err_code = err_code
+        self.description = description
+
+
+class Link:
+    """A connection with its JetStream account. Every wait has a time limit; every failure is one of ``HadareError``."""
+
+    def __init__(self, client: Client, prefix: str) -> None:
+        self.client = client
+        self.prefix = prefix
+        self.reconnected: set[Callable[[], None]] = set()
+        self._lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._watchdog: asyncio.Task[None] | None = None
+        self._complaints: dict[str, float] = {}
+        self._closing = False
+
+    # What nats-py calls. None of these may raise: an exception here ends the client's read loop in silence.
+
+    async def on_error(self, error: Exception) -> None:
+        text = str(error) or type(error).__name__
+        forbidden = _FORBIDDEN.search(text)
+        now = asyncio.get_running_loop().time()
+        if now - self._complaints.get(text, -60.0) < 10.0:
+            return
+        if len(self._complaints) > 1000:
+            self._complaints.clear()
+        self._complaints[text] = now
+        if forbidden:
+            log.error("not permitted", action=forbidden[1], subject=forbidden[2])
+        else:
+            log.warning("bus error", error=text, kind=type(error).__name__)
+
+    async def on_disconnected(self) -> None:
+        if not self._closing:
+            log.warning("bus disconnected", error=str(self.client.last_error or ""))
+
+    async def on_reconnected(self) -> None:
+        log.info("bus reconnected")
+        for notify in list(self.reconnected):
+            notify()
+
+    async def on_closed(self) -> None:
+        self.declare_lost(str(self.client.last_error or "the client closed the connection"))
+
+    # Liveness
+
+    def watch_over(self) -> None:
+        """Starts the watchdog that notices a client which believes to be connected and hears nothing."""
+        self._watchdog = in_empty_context(self._watch(), "nats-watchdog")
+
+    async def _watch(self) -> None:
+        strikes = 0
+        while strikes < _WATCH_STRIKES:
+            await asyncio.sleep(_WATCH_EVERY_S)
+            if self.client.is_reconnecting or self.client.is_draining:
+                strikes = 0
+                continue
+            try:
+                await self.client.rtt(timeout=_WATCH_EVERY_S)  # type: ignore[arg-type]  # any number works
+                strikes = 0
+            except (nats.errors.Error, OSError) as error:
+                strikes += 1
+                log.warning("no answer to a ping", strikes=strikes, error=str(error))
+        self.declare_lost("the bus answers no ping although the client believes to be connected")
+
+    def declare_lost(self, reason: str) -> None:
+        if not self._lost.done():
+            self._lost.set_result(reason)
+
+    async def lost(self) -> str:
+        return await asyncio.shield(self._lost)
+
+    async def close(self) -> None:
+        """Drains for at most the client's drain time-out, then closes."""
+        self._closing = True
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+        try:
+            if self.client.is_connected and not self.client.is_draining:
+                await self.client.drain()
+        except (nats.errors.Error, OSError) as error:
+            log.warning("not drained", error=str(error))
+        finally:
+            if not self.client.is_closed:
+                await self.client.close()
+            self.declare_lost("closed")
+
+    async def until_connected(self, timeout_s: float) -> None:
+        """Returns at once while connected. Raises ``Unavailable`` if there is no connection within the time."""
+        if self.client.is_connected:
+            return
+        back = asyncio.Event()
+        self.reconnected.add(back.set)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await back.wait()
+        except TimeoutError as error:
+            raise Unavailable("the bus is disconnected") from error
+        finally:
+            self.reconnected.discard(back.set)
+
+    # Core messages
+
+    async def publish(
+        self, subject: str, data: bytes, *, reply: str = "", headers: dict[str, str] | None = None
+    ) -> None:
+        try:
+            await self.client.publish(subject, data, reply=reply, headers=headers or None)
+        except nats.errors.Error as error:
+            raise as_ours(error, subject) from error
+
+    async def request(
+        self, subject: str, data: bytes, *, timeout_s: float, headers: dict[str, str] | None = None
+    ) -> Msg:
+        """Raises ``Unavailable`` at once if nobody listens, and when the time is up."""
+        try:
+            return await self.client.request(subject, data, timeout=timeout_s, headers=headers or None)
+        except nats.errors.Error as error:
+            raise as_ours(error, subject, timeout_s) from error
+
+    async def subscribe(
+        self, subject: str, receive: Callable[[Msg], Awaitable[None]], *, group: str = ""
+    ) -> NatsSubscription:
+        """``receive`` runs for one message at a time, in an empty context: it does not inherit the caller's trace."""
+        opening = self.client.subscribe(
+            subject,
+            queue=group,
+            cb=receive,
+            pending_msgs_limit=PENDING_MESSAGES,
+            pending_bytes_limit=PENDING_BYTES,
+        )
+        try:
+            return await in_empty_context(opening, f"subscribe:{subject}")
+        except nats.errors.Error as error:
+            raise as_ours(error, subject) from error
+
+    def new_id(self) -> str:
+        return str(self.client.new_inbox()).rsplit(".", 1)[-1]
+
+    async def drain(self, subscription: NatsSubscription, timeout_s: float) -> None:
+        """No new messages; what has arrived is handed over first, for at most ``timeout_s``."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await subscription.drain()  # type: ignore[no-untyped-call]
+        except TimeoutError:
+            log.warning("not drained in time", subject=subscription.subject, timeout_s=timeout_s)
+            await self.unsubscribe(subscription)
+        except nats.errors.Error:
+            log.debug("already closed", subject=subscription.subject)
+
+    async def unsubscribe(self, subscription: NatsSubscription) -> None:
+        try:
+            await subscription.unsubscribe()
+        except nats.errors.Error:
+            log.debug("already unsubscribed", subject=subscription.subject)
+
+    async def flush(self, timeout_s: float = 5.0) -> None:
+        try:
+            await self.client.flush(timeout=timeout_s)  # type: ignore[arg-type]  # any number works
+        except nats.errors.Error as error:
+            raise as_ours(error, "flush", timeout_s) from error
+
+    # JetStream
+
+    async def api(
+        self, verb: str, body: Mapping[str, Any] | None = None, timeout_s: float = API_TIMEOUT_S
+    ) -> dict[str, Any]:
+        """One request to ``$JS.API``. Raises ``ApiError``, or ``Unavailable`` where trying again makes sense."""
+        data = json.dumps(body).encode() if body is not None else b""
+        message = await self.request(f"$JS.API.{verb}", data, timeout_s=timeout_s)
+        return checked(message.data, verb)
+
+    async def api_retrying(
+        self, verb: str, body: Mapping[str, Any] | None = None, patience_s: float = PATIENCE_S
+    ) -> dict[str, Any]:
+        return await retrying(lambda: self.api(verb, body), what=verb, patience_s=patience_s)
+
+    async def store(
+        self,
+        subject: str,
+        data: bytes,
+        *,
+        message_id: str,
+        headers: Mapping[str, str] | None = None,
+        last: int | None = None,
+        patience_s: float = PATIENCE_S,
+    ) -> int:
+        """An acknowledged write to whichever stream takes ``subject``; returns its sequence number.
+
+        ``message_id`` makes the retries harmless: a time-out means "unknown", not "failed". ``last`` is the sequence
+        that the subject must stand at (0: never written). Raises ``Conflict``, ``Unavailable``, ``Rejected``.
+        """
+        lines = {"Nats-Msg-Id": message_id, **(headers or {})}
+        if last is not None:
+            lines["Nats-Expected-Last-Subject-Sequence"] = str(last)
+
+        async def attempt() -> int:
+            message = await self.request(subject, data, timeout_s=STORE_TIMEOUT_S, headers=lines)
+            return int(checked(message.data, subject)["seq"])
+
+        try:
+            return await retrying(attempt, what=f"store {subject}", patience_s=patience_s)
+        except ApiError as error:
+            if error.err_code in _WRONG_SEQUENCE:
+                raise Conflict(f"{subject}: {error.description}") from error
+            if error.err_code == _OUT_OF_SPACE:
+                raise Unavailable(f"the store behind {subject} is full: {error.description}") from error
+            raise Rejected(error.code, f"{subject}: {error}") from error
+
+
+def in_empty_context(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
+    """A task that inherits no context variables: what it runs for ever must not hang on one caller's trace."""
+    return asyncio.get_running_loop().create_task(work, name=name, context=contextvars.Context())
+
+
+def as_ours(error: Exception, subject: str, timeout_s: float = 0.0) -> HadareError:
+    """nats-py's errors in the words of ``model.errors``."""
+    match error:
+        case nats.errors.NoRespondersError():
+            return Unavailable(f"nobody answers on {subject}")
+        case nats.errors.TimeoutError():
+            return Unavailable(f"no answer on {subject} in {timeout_s:g} s")
+        case nats.errors.MaxPayloadError():
+            return Rejected(413, f"a message to {subject} is larger than the bus allows")
+        case nats.errors.BadSubjectError() | nats.errors.BadHeaderError():
+            return Rejected(400, f"'{subject}' is not a subject that can be used")
+        case nats.errors.OutboundBufferLimitError():
+            return Unavailable("the bus is disconnected and the outgoing buffer is full")
+        case _:
+            return Unavailable(f"{subject}: {error or type(error).__name__}")
+
+
+def checked(data: bytes, what: str) -> dict[str, Any]:
+    try:
+        answer = json.loads(data)
+    except ValueError as error:
+        raise Unavailable(f"{what}: the answer is not JetStream's") from error
+    fault = answer.get("error")
+    if fault:
+        code, err_code = int(fault.get("code", 500)), int(fault.get("err_code", 0))
+        description = str(fault.get("description", "refused"))
+        if code == 503:
+            raise Unavailable(f"{what}: {description}")
+        raise ApiError(code, err_code, description)
+    if not isinstance(answer, dict):
+        raise Unavailable(f"{what}: the answer is not JetStream's")
+    return answer
