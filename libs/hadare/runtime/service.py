@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import structlog
 
@@ -25,7 +25,6 @@ from hadare.runtime.nats_connection import NatsConfig, connect_nats
 log = structlog.get_logger("hadare.service")
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9-]")
-_TELEMETRY_S = 6.0
 
 
 class Exit(IntEnum):
@@ -97,22 +96,14 @@ def run(name: str, config_class: type[C], main: Main[C], environ: Mapping[str, s
         sys.exit(Exit.BAD_CONFIG)
     instance = config.instance or f"{socket.gethostname()}-{os.getpid()}"
     logs.configure(name, instance, config.log_level)
-    exported = telemetry.configure(name, instance, config.otlp_endpoint)
-    status = asyncio.run(_live(name, instance, config, main))
-    exported.shutdown()
-    log.info("ended", status=status.name.lower())
-    sys.stderr.flush()
-    if status is Exit.STUCK:
-        os._exit(status)  # what ignores its cancellation would keep a normal exit waiting
-    sys.exit(status)
+    telemetry.configure(name, instance, config.otlp_endpoint)
+    status = asyncio.run(_live(f"{name}-{_UNSAFE.sub('-', instance)}", config, main))
+    _leave(status)
 
 
-async def _live(name: str, instance: str, config: C, main: Main[C]) -> Exit:
-    stop = _stop_on_signals()
-    connecting = asyncio.create_task(
-        connect_nats(config.nats(f"{name}-{_UNSAFE.sub('-', instance)}"), config.connect_timeout_s)
-    )
-    stopping = asyncio.create_task(stop.wait())
+async def _live(connection: str, config: C, main: Main[C]) -> Exit:
+    stopping = asyncio.create_task(_stop_signal())
+    connecting = asyncio.create_task(connect_nats(config.nats(connection), config.connect_timeout_s))
     await asyncio.wait({connecting, stopping}, return_when=asyncio.FIRST_COMPLETED)
     if not connecting.done():
         connecting.cancel()
@@ -125,41 +116,50 @@ async def _live(name: str, instance: str, config: C, main: Main[C]) -> Exit:
         stopping.cancel()
         return Exit.UNREACHABLE if isinstance(error, Unavailable) else Exit.FAILED
     log.info("started", nats=config.nats_url, prefix=config.prefix)
-    working = asyncio.ensure_future(main(backplane, config))
+    status = await _work(backplane, asyncio.ensure_future(main(backplane, config)), stopping, config.stop_timeout_s)
+    stopping.cancel()
+    await backplane.close()
+    return status
+
+
+async def _work(
+    backplane: Backplane, working: asyncio.Future[None], stopping: asyncio.Task[None], timeout_s: float
+) -> Exit:
+    """Until ``main`` ends, a signal comes, or the bus is lost; then ``main`` gets ``timeout_s`` to clean up."""
     losing = asyncio.create_task(backplane.closed())
-    await asyncio.wait({working, stopping, losing}, return_when=asyncio.FIRST_COMPLETED)
+    ends: set[asyncio.Future[Any]] = {working, stopping, losing}
+    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     status = Exit.STOPPED
     if losing.done():
         log.error("the bus is lost for good", reason=losing.result())
         status = Exit.DISCONNECTED
-    status = await _end(working, config.stop_timeout_s, status)
     losing.cancel()
-    stopping.cancel()
-    if status is not Exit.STUCK:
-        await backplane.close()
-    return status
-
-
-async def _end(working: asyncio.Future[None], timeout_s: float, status: Exit) -> Exit:
     if not working.done():
         log.info("stopping")
         working.cancel()
         await asyncio.wait({working}, timeout=timeout_s)
     if not working.done():
         log.error("not stopped in time", timeout_s=timeout_s)
-        return Exit.STUCK
-    if working.cancelled():
-        return status
-    error = working.exception()
+        _leave(Exit.STUCK)
+    error = None if working.cancelled() else working.exception()
     if error is None:
         return status
     log.error("service failed", exc_info=error)
-    return Exit.FAILED
+    return Exit.FAILED if status is Exit.STOPPED else status
 
 
-def _stop_on_signals() -> asyncio.Event:
+def _leave(status: Exit) -> NoReturn:
+    telemetry.shutdown()
+    log.info("ended", status=status.name.lower())
+    sys.stderr.flush()
+    if status is Exit.STUCK:
+        os._exit(status)  # what ignores its cancellation would keep a normal exit waiting
+    sys.exit(status)
+
+
+async def _stop_signal() -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    return stop
+    await stop.wait()

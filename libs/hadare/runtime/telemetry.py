@@ -212,6 +212,11 @@ def observe(name: str, value: float, attributes: Attributes | None = None, unit:
     _active.histogram(name, unit).record(value, dict(attributes or {}))
 
 
+def shutdown() -> None:
+    """Exports what is left and turns telemetry off. Takes seconds at most, whether a collector answers or not."""
+    _active.shutdown()
+
+
 def enabled() -> bool:
     """Whether spans are recorded."""
     return _active.tracer is not None
