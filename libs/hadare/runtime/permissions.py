@@ -35,12 +35,14 @@ class Roles:
     prefix: str
 
     def gateway(self) -> Permissions:
+        """Alone may create the streams and change their settings."""
         return self._user(
             "gateway",
             publish=[
                 *self._writes("jobs", "node_wishes"),
                 *self._reads_state(),
                 *self._reads(self._names.events, self._names.logs, self._weights),
+                *self._declares(),
                 *self._own("event.v1.job.>", "event.v1.node.>"),
                 "$SRV.>",
             ],
@@ -124,6 +126,10 @@ class Roles:
 
     def _own(self, *subjects: str) -> list[str]:
         return [f"{self.prefix}.{subject}" for subject in subjects]
+
+    def _declares(self) -> list[str]:
+        streams = [*map(self._names.kv_stream, BUCKETS), self._names.events, self._names.logs, self._weights]
+        return [f"$JS.API.STREAM.{verb}.{stream}" for stream in streams for verb in ("CREATE", "UPDATE")]
 
     def _writes(self, *buckets: str) -> list[str]:
         return [f"$KV.{self._names.kv(bucket)}.>" for bucket in buckets]
