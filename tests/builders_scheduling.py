@@ -33,13 +33,15 @@ def a_node(node: str = "n1", state: NodeState = NodeState.READY, **devices: int)
     return NodeView(node=node, state=state, devices=devices or {"V100": 1})
 
 
-FIVE_UNEQUAL = tuple(a_node(f"n{i}", **{t: 1}) for i, t in enumerate(SPEED))
+FIVE_UNEQUAL = tuple(NodeView(node=f"n{i}", state=NodeState.READY, devices={t: 1}) for i, t in enumerate(SPEED))
 
 
 def flat_book(nodes: Sequence[NodeView], price: float = 1e-9) -> PriceBook:
     """Every device costs the same, always."""
     curves = tuple(
-        PriceCurve(node=n.node, type=t, capacity=c, u_min=price, u_max=price) for n in nodes for t, c in n.devices.items()
+        PriceCurve(node=n.node, type=t, capacity=c, u_min=price, u_max=price)
+        for n in nodes
+        for t, c in n.devices.items()
     )
     return PriceBook(round=0, curves=curves)
 
@@ -53,9 +55,7 @@ def a_snapshot(
 ) -> Snapshot:
     """A round at ``now_s``, priced for its jobs unless a book is given."""
     book = prices if prices is not None else price_book(0, nodes, jobs, round_s, now_s=now_s)
-    return Snapshot(
-        round=0, epoch=1, now_s=now_s, round_s=round_s, nodes=tuple(nodes), jobs=tuple(jobs), prices=book
-    )
+    return Snapshot(round=0, epoch=1, now_s=now_s, round_s=round_s, nodes=tuple(nodes), jobs=tuple(jobs), prices=book)
 
 
 def devices_of(plan: RoundPlan, job_id: str) -> dict[tuple[str, str], int]:

@@ -41,6 +41,15 @@ def gang_rate(rates: Sequence[float], *, lockstep: bool = False, efficiency: flo
     return len(rates) * min(rates) if lockstep else efficiency * sum(rates)
 
 
+def rounded(value: float) -> float:
+    """Nine significant digits: what differs by less is a tie."""
+    return float(f"{value:.8e}")
+
+
+def _gap(devices: Devices, free: Free) -> int:
+    return sum(free[cell] - count for cell, count in devices)
+
+
 class PriceSums:
     """Sums of marginal prices: what ``count`` devices of a cell cost when ``taken`` are gone."""
 
@@ -81,10 +90,10 @@ class Gangs:
         return [cell for cell in group if self._rates[cell] > 0]
 
     def candidates(self, free: Free, round_s: float) -> list[Placement]:
-        """Admissible gangs from what is free, best payoff first; ties by cells."""
+        """Admissible gangs from what is free, best payoff first; then what leaves the smaller gaps; then by cells."""
         found = {devices for devices in self._admissible(free) if devices}
         placements = [self.priced(devices, free, round_s) for devices in found]
-        return sorted(placements, key=lambda p: (-p.payoff, p.devices))
+        return sorted(placements, key=lambda p: (-rounded(p.payoff), _gap(p.devices, free), p.devices))
 
     def priced(self, devices: Devices, free: Free, round_s: float) -> Placement:
         """Rate → estimated finish → utility → payoff at the marginal prices, for the rounds that it will hold them."""

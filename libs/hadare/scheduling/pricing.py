@@ -96,11 +96,11 @@ class Curves:
         """Price of the next device of every cell when ``taken`` of its devices are gone."""
         return np.asarray(self.u_min * np.exp(self.log_step * taken), dtype=np.float64)
 
-    def by_type(self, cells: Cells) -> Floats:
-        """One price for each type, the middle of its curve: what a device-round of it is worth to the queue."""
-        middle = np.log(self.u_min * self.u_max) / 2.0
-        sums = np.bincount(cells.type_of, weights=middle, minlength=len(cells.types))
-        return np.asarray(np.exp(sums / np.bincount(cells.type_of, minlength=len(cells.types))), dtype=np.float64)
+    def reserve(self, cells: Cells) -> Floats:
+        """One price for each type, k(0) in the mean of its cells: what a device-round is worth when all is empty."""
+        count = np.maximum(np.bincount(cells.type_of, minlength=len(cells.types)), 1)
+        sums = np.bincount(cells.type_of, weights=self.u_min, minlength=len(cells.types))
+        return np.asarray(sums / count, dtype=np.float64)
 
 
 def _usual(book: PriceBook, device_type: str) -> PriceCurve | None:

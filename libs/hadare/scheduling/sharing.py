@@ -141,9 +141,10 @@ class Sharing:
                     break
 
     def _fill(self, order: Sequence[int]) -> None:
-        """The work-conserving pass: one device for who has none, then all that the jobs can use, in order."""
+        """The work-conserving pass, in order: one device for who has none, what helps, what can be used at all."""
         self._each(order, lambda share: not share.grants and self._grant(share, priced=False))
-        self._each(order, self._fill_up)
+        self._each(order, lambda share: self._fill_up(share, until_enough=True))
+        self._each(order, lambda share: self._fill_up(share, until_enough=False))
 
     def _each(self, order: Sequence[int], visit: Callable[[Share], object]) -> None:
         for row in order:
@@ -151,9 +152,10 @@ class Sharing:
                 return
             visit(self._share(row))
 
-    def _fill_up(self, share: Share) -> None:
-        while self._grant(share, priced=False):
-            pass
+    def _fill_up(self, share: Share, *, until_enough: bool) -> None:
+        while not (until_enough and share.enough()):
+            if not self._grant(share, priced=False):
+                return
 
     def _grant(self, share: Share, *, priced: bool) -> bool:
         """Give the job its best next device; with ``priced`` only one whose payoff is positive."""

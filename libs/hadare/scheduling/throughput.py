@@ -72,7 +72,7 @@ def estimate(
     In this order: the job's own measurement; one of another job of the same ``workload_key`` (``shared``); the
     measured types scaled by the ratio of performance-memory indices; the cold formula.
     """
-    known = {name: value for name, value in {**(shared or {}), **measured}.items() if value.count > 0}
+    known = {**_observed(shared or {}), **_observed(measured)}
     level = _level(known)
     return {name: _estimate_one(spec, name, known, level) for name in sorted(set(types))}
 
@@ -81,6 +81,10 @@ def workload_key(spec: JobSpec) -> str:
     """Jobs of one key are expected to run at one rate: same workload, batch size and configuration."""
     config = json.dumps(spec.config, sort_keys=True, default=str)
     return f"{spec.workload}|{spec.batch_size}|{sha256(config.encode()).hexdigest()[:16]}"
+
+
+def _observed(measured: Mapping[str, Measured]) -> dict[str, Measured]:
+    return {name: value for name, value in measured.items() if value.count > 0 and value.steps_per_s > 0}
 
 
 def _estimate_one(spec: JobSpec, name: str, known: Mapping[str, Measured], level: float | None) -> Throughput:
@@ -93,7 +97,7 @@ def _estimate_one(spec: JobSpec, name: str, known: Mapping[str, Measured], level
 
 def _level(known: Mapping[str, Measured]) -> float | None:
     """Steps/s per unit of PMI over the measured types: their geometric mean, weighted by observations."""
-    rated = [(name, value) for name, value in sorted(known.items()) if value.steps_per_s > 0]
+    rated = sorted(known.items())
     if not rated:
         return None
     total = sum(value.count for _, value in rated)

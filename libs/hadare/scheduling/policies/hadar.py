@@ -11,7 +11,7 @@ from hadare.model.plans import ForkPlan, GangMember, RoundPlan, Snapshot
 from hadare.scheduling.decisions import Outcome, explain
 from hadare.scheduling.division import quotas, slack
 from hadare.scheduling.eligibility import Cells, Floats, JobTable, cell_rates, job_table
-from hadare.scheduling.placement import Free, Gangs, Placement, PriceSums
+from hadare.scheduling.placement import Free, Gangs, Placement, PriceSums, rounded
 from hadare.scheduling.planning import QueuePlanner, without
 from hadare.scheduling.policies.base import PATIENCE_ROUNDS, Memory, remember, rounds_waited
 from hadare.scheduling.pricing import Curves
@@ -33,7 +33,7 @@ class Hadar:
         cells = Cells(snapshot.nodes)
         curves = Curves(cells, snapshot.prices)
         table = job_table(snapshot.jobs, cells.types, snapshot.now_s)
-        hopes = hoped_payoffs(table, _reserve(cells, curves), snapshot.round_s)
+        hopes = hoped_payoffs(table, curves.reserve(cells), snapshot.round_s)
         # 2. the queue: those that waited too long, then by hope per device
         waited = rounds_waited(memory)
         order = _queue(table, hopes)
@@ -84,13 +84,7 @@ def hoped_payoffs(table: JobTable, reserve: Floats, round_s: float) -> Floats:
 
 def _queue(table: JobTable, hopes: Floats) -> list[int]:
     density = hopes / table.gang
-    return sorted(range(len(table.jobs)), key=lambda row: (-float(f"{density[row]:.8e}"), table.jobs[row].job_id))
-
-
-def _reserve(cells: Cells, curves: Curves) -> Floats:
-    count = np.maximum(np.bincount(cells.type_of, minlength=len(cells.types)), 1)
-    sums = np.bincount(cells.type_of, weights=curves.u_min, minlength=len(cells.types))
-    return np.asarray(sums / count, dtype=np.float64)
+    return sorted(range(len(table.jobs)), key=lambda row: (-rounded(float(density[row])), table.jobs[row].job_id))
 
 
 class _Round:

@@ -14,6 +14,7 @@ from hadare.model.plans import ForkPlan, GangMember, RoundPlan, Snapshot
 from hadare.scheduling.decisions import Outcome, explain
 from hadare.scheduling.division import quotas, slack
 from hadare.scheduling.eligibility import Cells, Floats, JobTable, job_table
+from hadare.scheduling.placement import rounded
 from hadare.scheduling.policies.base import PATIENCE_ROUNDS, Memory, remember, rounds_waited
 from hadare.scheduling.pricing import Curves, Occupancy
 from hadare.scheduling.sharing import Share, Sharing
@@ -33,7 +34,7 @@ class Hadare:
         table = job_table(snapshot.jobs, cells.types, snapshot.now_s)
         # 2. who comes first
         waited = rounds_waited(memory)
-        order = least_work_first(table, curves.by_type(cells))
+        order = least_work_first(table, curves.reserve(cells))
         urgent = sorted(
             (row for row in order if waited.get(table.jobs[row].job_id, 0) >= self.patience),
             key=lambda row: (-waited[table.jobs[row].job_id], table.jobs[row].job_id),
@@ -64,7 +65,7 @@ class Hadare:
 
 
 def least_work_first(table: JobTable, type_prices: Floats) -> list[int]:
-    """Rows by price-weighted work left, ``min_r p_r · (s/x_r + restart) / priority``; ties by id.
+    """Rows by price-weighted work left, ``(min_r p_r · s/x_r + p_best · restart) / priority``; ties by id.
 
     Work is counted at the types' prices, so that an hour on a scarce type is more than an hour on a plentiful one.
     A job that holds no devices counts its restart as work: it pre-empts only if it gains more than that.
@@ -74,16 +75,9 @@ def least_work_first(table: JobTable, type_prices: Floats) -> list[int]:
     restart = np.array([0.0 if job.placed else job.restart_cost_s for job in table.jobs])
     seconds = np.full_like(table.rates, np.inf)
     np.divide(table.steps[:, None], table.rates, out=seconds, where=table.rates > 0)
-    work = ((seconds + restart[:, None]) * type_prices).min(axis=1) / table.stake.weight
-    return [int(row) for row in np.argsort(_rounded(work), kind="stable")]
-
-
-def _rounded(work: Floats) -> Floats:
-    """Nine significant digits: what differs by less is a tie, and the id decides."""
-    finite = np.isfinite(work) & (work > 0)
-    scale = np.ones_like(work)
-    scale[finite] = 10.0 ** (np.floor(np.log10(work[finite])) - 8)
-    return np.asarray(np.where(finite, np.round(np.where(finite, work, 0.0) / scale) * scale, work), dtype=np.float64)
+    work = (seconds * type_prices).min(axis=1) + restart * type_prices[table.rates.argmax(axis=1)]
+    keys = [rounded(value) for value in work / table.stake.weight]
+    return sorted(range(len(keys)), key=lambda row: (keys[row], table.jobs[row].job_id))
 
 
 def _forks(share: Share, cells: Cells) -> Sequence[ForkPlan]:

@@ -1,0 +1,192 @@
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from builders_scheduling import FIVE_UNEQUAL, SPEED, a_job, a_node, a_snapshot, devices_of, flat_book, rates
+from hadare.model.devices import NodeState
+from hadare.model.jobs import Constraints
+from hadare.model.plans import Decision, GangMember, JobView, NodeView, RoundPlan
+from hadare.scheduling.policies import policy_of
+
+
+def plan_of(jobs: Sequence[JobView], nodes: Sequence[NodeView] = FIVE_UNEQUAL) -> RoundPlan:
+    return policy_of("hadare").plan(a_snapshot(jobs, nodes), {})[0]
+
+
+def decision_of(plan: RoundPlan, job_id: str) -> Decision:
+    return next(decision for decision in plan.decisions if decision.job_id == job_id)
+
+
+def keep(job: JobView, plan: RoundPlan) -> JobView:
+    return replace(job, placed=tuple(fork.gang for fork in plan.forks if fork.job_id == job.job_id))
+
+
+def test_a_job_that_is_alone_is_forked_over_every_device() -> None:
+    plan = plan_of([a_job()])
+    assert devices_of(plan, "a") == {(f"n{i}", t): 1 for i, t in enumerate(SPEED)}
+    assert [fork.fork for fork in plan.forks] == [0, 1, 2, 3, 4]
+
+
+def test_a_fork_is_one_device_whatever_gang_the_job_asks_for() -> None:
+    plan = plan_of([a_job(gang=4)], [a_node("n1", V100=4)])
+    assert [fork.gang for fork in plan.forks] == [(GangMember(node="n1", type="V100", count=1),)] * 4
+
+
+def test_a_job_with_a_single_fork_gets_its_fastest_device() -> None:
+    assert devices_of(plan_of([a_job(max_forks=1)]), "a") == {("n0", "V100"): 1}
+
+
+def test_nobody_waits_while_there_is_a_device_for_each() -> None:
+    plan = plan_of([a_job(name, steps_left=left) for name, left in (("a", 10**6), ("b", 10**5), ("c", 10**7))])
+    assert {fork.job_id for fork in plan.forks} == {"a", "b", "c"}
+
+
+def test_the_job_with_the_least_work_left_gets_the_fastest_devices() -> None:
+    plan = plan_of([a_job("long", steps_left=10**6), a_job("short", steps_left=50_000)])
+    assert ("n0", "V100") in devices_of(plan, "short")
+    assert len(devices_of(plan, "short")) > len(devices_of(plan, "long")) > 0
+
+
+def test_priority_counts_against_work_left() -> None:
+    jobs = [a_job("long", steps_left=10**6, priority=100.0), a_job("short", steps_left=50_000)]
+    assert ("n0", "V100") in devices_of(plan_of(jobs), "long")
+
+
+def test_a_job_takes_no_more_than_it_can_finish_with_while_others_wait() -> None:
+    nodes = [a_node("n1", V100=8)]
+    plan = plan_of([a_job("tiny", steps_left=100), a_job("long", steps_left=10**7)], nodes)
+    assert devices_of(plan, "tiny") == {("n1", "V100"): 1}
+    assert devices_of(plan, "long") == {("n1", "V100"): 7}
+
+
+def test_of_two_jobs_with_different_tastes_each_gets_what_it_is_good_at() -> None:
+    nodes = [a_node("n1", V100=1), a_node("n2", K80=1)]
+    usual = a_job("usual", max_forks=1)
+    host_bound = a_job("odd", max_forks=1, throughput=rates(types={"V100": 0.4, "K80": 1.0}))
+    plan = plan_of([host_bound, usual], nodes)
+    assert devices_of(plan, "usual") == {("n1", "V100"): 1}
+    assert devices_of(plan, "odd") == {("n2", "K80"): 1}
+
+
+def test_forks_slower_than_the_jobs_minimum_share_are_not_made() -> None:
+    assert set(devices_of(plan_of([a_job(min_fork_share=0.4)]), "a")) == {("n0", "V100"), ("n1", "P100"), ("n2", "T4")}
+
+
+def test_fewer_steps_than_devices_make_fewer_forks() -> None:
+    plan = plan_of([a_job(steps_left=3)])
+    assert sum(fork.quota for fork in plan.forks) == 3
+    assert all(fork.quota >= 1 for fork in plan.forks)
+
+
+def test_a_job_stays_on_its_devices_when_the_queue_does_not_change() -> None:
+    nodes = [a_node(f"n{i}", V100=2) for i in range(3)]
+    jobs = [a_job(name, steps_left=left, restart_cost_s=20) for name, left in (("a", 90_000), ("b", 95_000))]
+    first = plan_of(jobs, nodes)
+    again = plan_of([keep(job, first) for job in jobs], nodes)
+    assert [fork.gang for fork in again.forks] == [fork.gang for fork in first.forks]
+
+
+def test_a_newcomer_takes_a_device_on_which_nobody_is_warm() -> None:
+    nodes = [a_node("n1", V100=1), a_node("n2", V100=1)]
+    there = a_job("b", max_forks=1, restart_cost_s=20, placed=((GangMember(node="n1", type="V100", count=1),),))
+    plan = plan_of([a_job("a", max_forks=1, steps_left=10), there], nodes)
+    assert devices_of(plan, "a") == {("n2", "V100"): 1}
+    assert devices_of(plan, "b") == {("n1", "V100"): 1}
+
+
+def test_two_jobs_of_nearly_equal_work_do_not_swap_devices() -> None:
+    warm = a_job(
+        "b",
+        steps_left=100_050,
+        max_forks=1,
+        restart_cost_s=30,
+        placed=((GangMember(node="n0", type="V100", count=1),),),
+    )
+    plan = plan_of([a_job("a", steps_left=100_000, max_forks=1, restart_cost_s=30), warm])
+    assert devices_of(plan, "b") == {("n0", "V100"): 1}
+
+
+def test_a_job_moves_to_a_free_faster_device_when_that_pays_for_the_restart() -> None:
+    warm = a_job(max_forks=1, restart_cost_s=30, placed=((GangMember(node="n4", type="T400", count=1),),))
+    assert devices_of(plan_of([warm]), "a") == {("n0", "V100"): 1}
+
+
+def test_prices_come_before_the_filling_and_what_is_filled_says_so() -> None:
+    jobs = [a_job("a", max_forks=1)]
+    dear = flat_book(FIVE_UNEQUAL, price=1e6)
+    plan, _ = policy_of("hadare").plan(a_snapshot(jobs, prices=dear), {})
+    assert [(fork.filled, fork.payoff < 0) for fork in plan.forks] == [(True, True)]
+
+
+def test_a_price_on_the_fast_type_sends_a_job_to_the_slow_one() -> None:
+    nodes = [a_node("n1", V100=1), a_node("n2", P100=1)]
+    book = flat_book(nodes, price=1e-9)
+    dear_v100 = replace(
+        book, curves=tuple(replace(c, u_min=9.0, u_max=9.0) if c.type == "V100" else c for c in book.curves)
+    )
+    plan, _ = policy_of("hadare").plan(a_snapshot([a_job(max_forks=1)], nodes, dear_v100), {})
+    assert devices_of(plan, "a") == {("n2", "P100"): 1}
+
+
+def test_a_job_that_waited_longest_is_served_first() -> None:
+    nodes = [a_node("n1", V100=1)]
+    jobs = [a_job("huge", steps_left=10**9), a_job("small", steps_left=1000)]
+    plan, memory = policy_of("hadare").plan(a_snapshot(jobs, nodes), {"waited": {"huge": 8}})
+    assert devices_of(plan, "huge") == {("n1", "V100"): 1}
+    assert memory == {"waited": {"small": 1}}
+
+
+def test_the_memory_counts_rounds_and_forgets_jobs_that_are_gone_or_served() -> None:
+    nodes = [a_node("n1", V100=1)]
+    jobs = [a_job("huge", steps_left=10**9), a_job("small", steps_left=1000)]
+    _, memory = policy_of("hadare").plan(a_snapshot(jobs, nodes), {"waited": {"huge": 3, "small": 2, "gone": 5}})
+    assert memory == {"waited": {"huge": 4}}
+
+
+@pytest.mark.parametrize(
+    ("job", "nodes", "code", "said"),
+    [
+        (a_job(unready="paused by the user"), FIVE_UNEQUAL, "paused", "paused"),
+        (a_job(unready="no model yet"), FIVE_UNEQUAL, "not_ready", "no model yet"),
+        (a_job(steps_left=0), FIVE_UNEQUAL, "not_ready", "no steps left"),
+        (a_job(), (), "no_nodes", "no node is ready"),
+        (a_job(), (a_node("n1", V100=1, state=NodeState.DRAINING),), "no_nodes", "no node is ready"),
+        (a_job(excluded={"n1": "cannot import w"}), (a_node("n1"),), "excluded_by_constraint", "n1: cannot import w"),
+        (a_job(constraints=Constraints(types=("T4",))), (a_node("n1"),), "excluded_by_constraint", "V100"),
+        (a_job(constraints=Constraints(labels={"zone": "b"})), (a_node("n1"),), "excluded_by_constraint", "zone=b"),
+        (a_job(constraints=Constraints(min_memory_gb=40)), (a_node("n1"),), "excluded_by_constraint", "16 GB"),
+        (a_job(throughput=rates(types={"T4": 1.0})), (a_node("n1"),), "fits_nowhere", "V100"),
+    ],
+)
+def test_a_job_that_is_not_placed_learns_why(job: JobView, nodes: Sequence[NodeView], code: str, said: str) -> None:
+    decision = decision_of(plan_of([job], nodes), "a")
+    assert decision.code == code
+    assert said in decision.message
+
+
+def test_a_waiting_job_learns_who_is_before_it_and_its_position() -> None:
+    plan = plan_of([a_job("a", steps_left=1000), a_job("b", steps_left=2000)], [a_node("n1", V100=1)])
+    decision = decision_of(plan, "b")
+    assert (decision.code, decision.position, decision.blockers) == ("waiting_for_capacity", 2, ("a",))
+    assert decision.remedy
+
+
+def test_a_chosen_job_learns_what_it_pays_and_what_it_is_worth() -> None:
+    plan = plan_of([a_job()])
+    decision = decision_of(plan, "a")
+    assert decision.price == pytest.approx(sum(fork.price for fork in plan.forks))
+    assert decision.payoff == pytest.approx(sum(fork.payoff for fork in plan.forks))
+    assert decision.payoff > 0
+
+
+def test_a_constraint_may_name_a_type_in_any_spelling() -> None:
+    job = a_job(constraints=Constraints(types=("Tesla V100-SXM2-16GB",)))
+    assert devices_of(plan_of([job]), "a") == {("n0", "V100"): 1}
+
+
+def test_one_labelled_node_serves_the_job_that_asks_for_it() -> None:
+    nodes = [a_node("n1"), replace(a_node("n2"), labels={"zone": "b"})]
+    assert devices_of(plan_of([a_job(constraints=Constraints(labels={"zone": "b"}))], nodes), "a") == {
+        ("n2", "V100"): 1
+    }
