@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from hadare.machines import admission
@@ -15,6 +15,7 @@ from hadare.model.errors import Conflict, Rejected, Unavailable
 from hadare.model.events import Event
 from hadare.model.jobs import JobProgress, JobRecord
 from hadare.model.plans import ForkPlan
+from hadare.runtime import telemetry
 from hadare.runtime.bus import Backplane, Entry
 from hadare.wire import api, subjects
 from hadare_gateway.intake import Intake
@@ -30,14 +31,13 @@ _MAX_ERROR_IN_LISTS = 300
 class Jobs:
     """Answers every question about jobs. Writes ``jobs`` records; what the tracker and the allocator say is joined."""
 
-    def __init__(self, backplane: Backplane, views: Views, traceparent: Callable[[], str]) -> None:
+    def __init__(self, backplane: Backplane, views: Views) -> None:
         self._bus = backplane.bus
         self._journal = backplane.journal
         self._jobs = backplane.table(subjects.JOBS)
         self._names = backplane.table(api.NAMES)
         self._progress = backplane.table(subjects.PROGRESS)
         self._views = views
-        self._traceparent = traceparent
         self.intake = Intake(backplane)
 
     async def submit(self, plain: dict[str, Any]) -> api.Submitted:
@@ -47,7 +47,7 @@ class Jobs:
         spec = admission.read_spec(request.spec)
         request_id = request.request_id or secrets.token_hex(16)
         intent = admission.intent_of(
-            spec, request_id, submitted_at=round(time.time(), 3), traceparent=self._traceparent()
+            spec, request_id, submitted_at=round(time.time(), 3), traceparent=_submission_trace()
         )
         return await self.intake.submit(intent)
 
@@ -215,6 +215,11 @@ def _order(record: JobRecord) -> str:
 
 def _order_of(status: api.JobStatus) -> str:
     return f"{status.submitted_at:017.3f}:{status.job_id}"
+
+
+def _submission_trace() -> str:
+    """The span that handles the submission; without tracing still a trace of its own, so that every job has one."""
+    return telemetry.traceparent() or telemetry.new_traceparent()
 
 
 def _trace_id(traceparent: str) -> str:

@@ -11,16 +11,19 @@ import structlog
 from hadare import __version__
 from hadare.machines.validation import read
 from hadare.model.errors import Unavailable
-from hadare.runtime import telemetry
 from hadare.runtime.bus import Backplane, Identity, Route
+from hadare.runtime.discovery import Found, discover
 from hadare.wire import api, api_cluster, subjects
 from hadare.wire.subjects import Endpoint
 from hadare_gateway.cluster import Cluster, Discover
+from hadare_gateway.config import GatewayConfig
 from hadare_gateway.jobs import Jobs
 from hadare_gateway.views import Views
 
 Q = TypeVar("Q")
 A = TypeVar("A")
+
+CONTROL_SERVICES = ("allocator", "gateway", "jobtracker", "pricing")
 
 IDENTITY = Identity(
     name="hadare-gateway",
@@ -38,24 +41,25 @@ class GatewayService:
     def __init__(self, backplane: Backplane, discover: Discover, *, sweep_s: float) -> None:
         self._backplane = backplane
         self._views = Views(backplane)
-        self._jobs = Jobs(backplane, self._views, telemetry.traceparent)
+        self._jobs = Jobs(backplane, self._views)
         self._cluster = Cluster(backplane, self._views, self._jobs, discover)
         self._sweep_s = sweep_s
 
-    async def run(self, stop: asyncio.Event, ready: Callable[[], None]) -> None:
-        """Serves until ``stop`` is set; ends with an error if a watch does."""
+    async def run(self, ready: Callable[[], None]) -> None:
+        """Serves until it is cancelled, then answers what it has begun; ends with an error if a watch does."""
         async with asyncio.TaskGroup() as tasks:
-            background = [tasks.create_task(follower) for follower in self._views.followers()]
+            for follower in self._views.followers():
+                tasks.create_task(follower)
             reports = await self._backplane.bus.subscribe(subjects.STEP_REPORT, self._views.on_report)
             await self._views.caught_up()
-            background.append(tasks.create_task(self._sweep_for_ever()))
+            tasks.create_task(self._sweep_for_ever())
             served = await self._backplane.bus.serve(IDENTITY, self.routes())
             ready()
-            await stop.wait()
-            await served.stop()
-            await reports.stop()
-            for task in background:
-                task.cancel()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await served.stop()
+                await reports.stop()
 
     def routes(self) -> list[Route[Any, Any]]:
         """Every endpoint with its handler."""
@@ -98,6 +102,30 @@ class GatewayService:
             except Unavailable as error:
                 log.warning("sweep put off", cause=str(error))
             await asyncio.sleep(self._sweep_s)
+
+
+async def main(backplane: Backplane, config: GatewayConfig) -> None:
+    """The gateway's life: ready once it knows what the others have stored."""
+
+    async def discovered() -> list[api_cluster.ServiceSeen]:
+        return control_services(await discover(backplane))
+
+    service = GatewayService(backplane, discovered, sweep_s=config.sweep_s)
+    await service.run(lambda: log.info("ready", endpoints=len(api.ENDPOINTS)))
+
+
+def control_services(found: list[Found]) -> list[api_cluster.ServiceSeen]:
+    """The four that a cluster needs, each with the instances of it that answer."""
+    instances = {name: [one for one in found if one.name == f"hadare-{name}"] for name in CONTROL_SERVICES}
+    return [
+        api_cluster.ServiceSeen(
+            name=name,
+            instances=len(answering),
+            version=max((one.version for one in answering), default=""),
+            ok=bool(answering),
+        )
+        for name, answering in instances.items()
+    ]
 
 
 def checked(endpoint: Endpoint[Q, A], handler: Callable[[Q], Awaitable[A]]) -> Route[Any, A]:

@@ -1,0 +1,19 @@
+"""What the gateway is told at its start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hadare.runtime.service import ServiceConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatewayConfig(ServiceConfig):
+    """``sweep_s``: how often it looks for what a crashed gateway has left unfinished."""
+
+    sweep_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.sweep_s <= 0:
+            raise ValueError("sweep_s must be above 0")
