@@ -50,6 +50,10 @@ class ClusterView:
             for job_id in self.active()
         )
 
+    def placeable(self) -> bool:
+        """Whether any job could take part in a round."""
+        return any(not self._unready(job_id) for job_id in self.active())
+
     def _job(
         self,
         job_id: str,

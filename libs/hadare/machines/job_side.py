@@ -91,7 +91,7 @@ class SideLeases:
     def _take_init(self, result: ForkResult) -> tuple[str, list[TrackerCommand]]:
         book = self.book
         if book.progress.version >= 0:
-            same = book.manifests[0].weights == result.object
+            same = 0 in book.manifests and book.manifests[0].weights == result.object
             return ("" if same else "the job has its initial model already"), []
         if result.failure is not None or result.object is None:
             return "", self._failed(result)

@@ -266,7 +266,7 @@ class RoundMachine:
 
     def _placeable(self) -> bool:
         ready = any(status.state is NodeState.READY for status in self.nodes.statuses.values())
-        return ready and any(not view.unready and view.steps_left for view in self.cluster.jobs({}, {}))
+        return ready and self.cluster.placeable()
 
     def _quoted(self, event: Quoted) -> list[RoundCommand]:
         if self.phase is not Phase.PRICING or event.round != self._head.round:

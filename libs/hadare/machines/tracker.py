@@ -56,26 +56,29 @@ class TrackerMachine:
         manifests: Iterable[VersionManifest],
         at: float,
     ) -> list[TrackerCommand]:
-        """The machine as it was, from the state of record. Jobs whose record is gone are forgotten."""
+        """The machine as it was, from the state of record. Jobs whose record is gone are forgotten.
+
+        Of the manifests only those whose weights are kept are needed.
+        """
         known = {record.job_id: record for record in records}
-        orphans: dict[str, list[int]] = {}
+        orphans: list[TrackerCommand] = []
         for stored in sorted(progress, key=lambda stored: stored.job_id):
             if stored.job_id in known:
                 self._jobs[stored.job_id] = self._remember(known[stored.job_id], stored)
             else:
-                orphans[stored.job_id] = []
+                orphans.append(ForgetJob(job_id=stored.job_id, versions=tuple(range(stored.version + 1))))
         for manifest in manifests:
-            if manifest.job_id in self._jobs:
-                if manifest.version <= self._jobs[manifest.job_id].book.progress.version:
-                    self._jobs[manifest.job_id].book.manifests[manifest.version] = manifest
-            else:
-                orphans.setdefault(manifest.job_id, []).append(manifest.version)
+            job = self._jobs.get(manifest.job_id)
+            if job is None:
+                orphans.append(DeleteObjects(names=(manifest.weights.name,)))
+            elif manifest.version <= job.book.progress.version:
+                job.book.manifests[manifest.version] = manifest
         for job in self._jobs.values():
             job.resume_cancel(at)
             opened = job.book.progress.open
             if opened is not None:
                 self._newest_epoch = max(self._newest_epoch, opened.epoch)
-        return [ForgetJob(job_id=job, versions=tuple(sorted(gone))) for job, gone in sorted(orphans.items())]
+        return orphans
 
     def progress_of(self, job_id: str) -> JobProgress | None:
         job = self._jobs.get(job_id)
@@ -137,7 +140,7 @@ class TrackerMachine:
             return []
         manifests = job.book.manifests
         names = sorted(m.weights.name for m in manifests.values() if not m.weights_deleted)
-        forget = ForgetJob(job_id=event.job_id, versions=tuple(sorted(manifests)))
+        forget = ForgetJob(job_id=event.job_id, versions=tuple(range(job.book.progress.version + 1)))
         return [DeleteObjects(names=tuple(names)), forget] if names else [forget]
 
     def _node_changed(self, event: NodeChanged) -> list[TrackerCommand]:

@@ -1,0 +1,89 @@
+"""The adapter to the weights: fetches base and forks, has them averaged by the torch kernel, and stores the version."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+from typing import Protocol
+
+from hadare.machines.tracker_events import Consolidate, Consolidated, ForkKept
+from hadare.model.jobs import ObjectRef
+from hadare.runtime.bus import Objects
+
+
+class Averager(Protocol):
+    """Makes a version of a round's forks. Raises ``HadareError`` or ``OSError`` if that could not be done now."""
+
+    async def consolidate(self, task: Consolidate) -> Consolidated: ...
+
+
+class WeightsAverager:
+    """The real one: a folder for each consolidation, the arithmetic in a thread, each job's newest version at hand."""
+
+    def __init__(self, objects: Objects, work_dir: Path, at_once: int = 1) -> None:
+        self._objects = objects
+        self._work_dir = work_dir
+        self._slots = asyncio.Semaphore(at_once)
+        shutil.rmtree(work_dir, ignore_errors=True)
+        work_dir.mkdir(parents=True, exist_ok=True)
+
+    async def consolidate(self, task: Consolidate) -> Consolidated:
+        folder = self._work_dir / task.job_id
+        round_folder = folder / str(task.round)
+        async with self._slots:
+            await asyncio.to_thread(round_folder.mkdir, parents=True, exist_ok=True)
+            try:
+                return await self._consolidate(task, folder, round_folder)
+            finally:
+                await asyncio.to_thread(shutil.rmtree, round_folder, ignore_errors=True)
+
+    async def forget(self, job_id: str) -> None:
+        await asyncio.to_thread(shutil.rmtree, self._work_dir / job_id, ignore_errors=True)
+
+    async def _consolidate(self, task: Consolidate, folder: Path, round_folder: Path) -> Consolidated:
+        from hadare.training.averaging import ForkFile, Options, consolidate  # torch, on first use
+
+        base = await self._base(task.base, folder)
+        paths = [round_folder / f"fork-{fork.fork}.safetensors" for fork in task.forks]
+        await asyncio.gather(
+            *(self._objects.get(fork.object, path) for fork, path in zip(task.forks, paths, strict=True))
+        )
+        files = [
+            ForkFile(fork=fork.fork, path=path, steps=fork.steps, attempt=fork.attempt, sha256=fork.object.sha256)
+            for fork, path in zip(task.forks, paths, strict=True)
+        ]
+        options = Options(outer_rate=task.outer_rate, max_norm_ratio=task.max_norm_ratio, base_sha256=task.base.sha256)
+        out = round_folder / "version.safetensors"
+        done = await asyncio.to_thread(consolidate, base, files, out, options)
+        weights = await self._store(task, out, folder) if done.accepted else None
+        return Consolidated(
+            at=0.0,
+            job_id=task.job_id,
+            round=task.round,
+            weights=weights,
+            kept=tuple(
+                ForkKept(fork=f.fork, weight=f.weight, delta_norm=f.delta_norm, agreement=f.agreement)
+                for f in done.accepted
+            ),
+            rejected=done.rejected,
+        )
+
+    async def _base(self, ref: ObjectRef, folder: Path) -> Path:
+        """The base's file: usually the version that was made here a round ago."""
+        path = folder / f"{ref.sha256}.safetensors"
+        if not path.exists():
+            await self._objects.get(ref, path)
+        return path
+
+    async def _store(self, task: Consolidate, out: Path, folder: Path) -> ObjectRef:
+        ref = await self._objects.put(out, f"{task.job_id}.v{task.version}")
+        await asyncio.to_thread(_keep_only, out, folder / f"{ref.sha256}.safetensors")
+        return ref
+
+
+def _keep_only(new: Path, place: Path) -> None:
+    """Moves ``new`` to its place and removes the older versions there."""
+    for old in place.parent.glob("*.safetensors"):
+        old.unlink(missing_ok=True)
+    new.replace(place)

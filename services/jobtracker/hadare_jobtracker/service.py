@@ -1,0 +1,288 @@
+"""The tracker's shell: what arrives becomes an event, what the machine wants is carried out. It decides nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import replace
+
+import structlog
+
+from hadare.machines.job_book import TrackerSettings
+from hadare.machines.tracker import TrackerMachine
+from hadare.machines.tracker_events import (
+    AnswerClose,
+    AnswerOpen,
+    AnswerResult,
+    CloseAsked,
+    Consolidate,
+    ConsolidationFailed,
+    DeleteObjects,
+    ForgetJob,
+    GrantAnswered,
+    GrantLease,
+    JobChanged,
+    JobDeleted,
+    NodeChanged,
+    OpenAsked,
+    Record,
+    RefuseQuestion,
+    ResultArrived,
+    RevokeAnswered,
+    RevokeJob,
+    StoreManifest,
+    StoreProgress,
+    Ticked,
+    TrackerCommand,
+    TrackerEvent,
+)
+from hadare.model.devices import NodeInventory, NodeState, NodeStatus
+from hadare.model.errors import Broken, Conflict, HadareError, Rejected, Unavailable
+from hadare.model.jobs import JobRecord, VersionManifest
+from hadare.model.leases import ForkResult, ResultAnswer
+from hadare.model.rounds import CloseAnswer, CloseRequest, OpenAnswer, OpenRequest
+from hadare.runtime.bus import Backplane, Change, Identity, Route
+from hadare.runtime.election import take_over
+from hadare.runtime.shell import Historian, Questions, follow, stored
+from hadare.runtime.telemetry import span
+from hadare.wire import subjects
+from hadare_jobtracker.averager import Averager
+
+log = structlog.get_logger("hadare.jobtracker")
+
+_TICK_S = 1.0
+_GRANT_TIMEOUT_S = 5.0
+_REVOKE_TIMEOUT_S = 30.0
+
+
+class JobTracker:
+    """Runs the tracker's machine on a backplane."""
+
+    def __init__(self, backplane: Backplane, averager: Averager, settings: TrackerSettings, instance: str) -> None:
+        self._backplane = backplane
+        self._bus = backplane.bus
+        self._averager = averager
+        self._settings = settings
+        self._instance = instance
+        self._progress = backplane.table(subjects.PROGRESS)
+        self._versions = backplane.table(subjects.VERSIONS)
+        self._objects = backplane.objects(subjects.WEIGHTS)
+        self._historian = Historian(backplane.journal)
+        self._questions = Questions()
+        self._inbox: asyncio.Queue[TrackerEvent] = asyncio.Queue()
+        self._revisions: dict[str, int] = {}
+        self._traceparents: dict[str, str] = {}
+        self._inventories: dict[str, NodeInventory] = {}
+        self._states: dict[str, NodeState] = {}
+        self.ready = asyncio.Event()
+
+    async def run(self) -> None:
+        """Until cancelled. Raises ``Broken`` if another tracker has taken over."""
+        epoch = await take_over(self._backplane.table(subjects.TRACKER_LEADER), self._instance)
+        self._machine = TrackerMachine(replace(self._settings, epoch=epoch))
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            await self._recover()
+            serving = await self._bus.serve(
+                Identity("hadare-jobtracker", "0.1.0", "ledger, consolidation and progress of all jobs"),
+                [
+                    Route(subjects.OPEN_ROUND, self._on_open),
+                    Route(subjects.CLOSE_ROUND, self._on_close),
+                    Route(subjects.RESULT, self._on_result, concurrency=256),
+                ],
+            )
+            tasks.create_task(follow(self._backplane.table(subjects.JOBS), self._see_job, self.ready.set))
+            tasks.create_task(follow(self._backplane.table(subjects.NODES), self._see_node, _nothing))
+            tasks.create_task(follow(self._backplane.table(subjects.NODE_STATES), self._see_state, _nothing))
+            tasks.create_task(self._historian.run())
+            tasks.create_task(self._tick())
+            log.info("tracker is up", epoch=epoch)
+            try:
+                while True:
+                    await self._perform_all(self._machine.handle(await self._inbox.get()))
+            finally:
+                await serving.stop()
+
+    # --- what arrives ---
+
+    async def _recover(self) -> None:
+        records = [entry.record for entry in await self._backplane.table(subjects.JOBS).entries()]
+        known = await self._progress.entries()
+        self._revisions = {entry.name: entry.revision for entry in known}
+        for record in records:
+            self._traceparents[record.job_id] = record.traceparent
+        manifests: list[VersionManifest] = []
+        for entry in known:
+            newest = entry.record.version
+            for version in range(max(0, newest - self._settings.keep_versions + 1), newest + 1):
+                manifest = await self._versions.get(f"{entry.name}.{version}")
+                manifests += [manifest.record] if manifest else []
+        progress = [entry.record for entry in known]
+        await self._perform_all(self._machine.recover(records, progress, manifests, self._now()))
+
+    def _see_job(self, change: Change[JobRecord]) -> None:
+        if change.entry is None:
+            self._inbox.put_nowait(JobDeleted(at=self._now(), job_id=change.name))
+            return
+        self._traceparents[change.name] = change.entry.record.traceparent
+        self._inbox.put_nowait(JobChanged(at=self._now(), record=change.entry.record))
+
+    def _see_node(self, change: Change[NodeInventory]) -> None:
+        if change.entry is None:
+            self._inventories.pop(change.name, None)
+        else:
+            self._inventories[change.name] = change.entry.record
+        self._node_changed(change.name)
+
+    def _see_state(self, change: Change[NodeStatus]) -> None:
+        if change.entry is None:
+            self._states.pop(change.name, None)
+        else:
+            self._states[change.name] = change.entry.record.state
+        self._node_changed(change.name)
+
+    def _node_changed(self, node: str) -> None:
+        state = self._states.get(node, NodeState.SUSPECT)
+        inventory = self._inventories.get(node)
+        self._inbox.put_nowait(NodeChanged(at=self._now(), node=node, inventory=inventory, state=state))
+
+    async def _on_open(self, request: OpenRequest) -> OpenAnswer:
+        answer: OpenAnswer = await self._questions.put(
+            lambda token: self._inbox.put_nowait(OpenAsked(at=self._now(), request=request, token=token))
+        )
+        return answer
+
+    async def _on_close(self, request: CloseRequest) -> CloseAnswer:
+        answer: CloseAnswer = await self._questions.put(
+            lambda token: self._inbox.put_nowait(CloseAsked(at=self._now(), request=request, token=token))
+        )
+        return answer
+
+    async def _on_result(self, result: ForkResult) -> ResultAnswer:
+        answer: ResultAnswer = await self._questions.put(
+            lambda token: self._inbox.put_nowait(ResultArrived(at=self._now(), result=result, token=token))
+        )
+        return answer
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(_TICK_S)
+            self._inbox.put_nowait(Ticked(at=self._now()))
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()
+
+    # --- what the machine wants ---
+
+    async def _perform_all(self, commands: list[TrackerCommand]) -> None:
+        for command in commands:
+            await self._perform(command)
+
+    async def _perform(self, command: TrackerCommand) -> None:
+        match command:
+            case StoreProgress():
+                await self._store_progress(command)
+            case StoreManifest(manifest=manifest):
+                name = f"{manifest.job_id}.{manifest.version}"
+                await stored(lambda: self._versions.put(name, manifest), f"store version {name}")
+            case Consolidate():
+                self._begin(self._consolidate(command))
+            case GrantLease():
+                self._begin(self._grant(command))
+            case RevokeJob():
+                self._begin(self._revoke(command))
+            case AnswerOpen() | AnswerClose() | AnswerResult():
+                self._questions.answer(command.token, command.answer)
+            case RefuseQuestion():
+                self._questions.refuse(command.token, Rejected(412, command.message))
+            case Record():
+                self._note(command)
+            case DeleteObjects():
+                self._begin(self._delete(command))
+            case ForgetJob():
+                await self._forget(command)
+
+    def _begin(self, work: Coroutine[None, None, None]) -> None:
+        """Slow work: it comes back as an event, or it ends the service."""
+        self._tasks.create_task(work)
+
+    async def _store_progress(self, command: StoreProgress) -> None:
+        progress = command.progress
+        job_id, known = progress.job_id, self._revisions.get(progress.job_id)
+        try:
+            if known is None:
+                revision = await stored(lambda: self._progress.create(job_id, progress), f"store {job_id}")
+            else:
+                revision = await stored(lambda: self._progress.update(job_id, progress, known), f"store {job_id}")
+        except Conflict as conflict:
+            raise Broken(f"another tracker writes the progress of {job_id}: {conflict}") from conflict
+        self._revisions[job_id] = revision
+        log.debug(
+            "progress stored", job_id=job_id, state=progress.state, steps=progress.steps, version=progress.version
+        )
+
+    async def _consolidate(self, command: Consolidate) -> None:
+        data: dict[str, str | int] = {
+            "hadare.job": command.job_id,
+            "hadare.round": command.round,
+            "hadare.forks": len(command.forks),
+        }
+        with span(f"consolidate {command.job_id}", parent=command.traceparent, attributes=data):
+            try:
+                done = await self._averager.consolidate(command)
+            except (HadareError, OSError, ValueError) as error:
+                log.warning("consolidation failed", job_id=command.job_id, round=command.round, error=str(error))
+                failed = ConsolidationFailed(
+                    at=self._now(), job_id=command.job_id, round=command.round, reason=str(error)
+                )
+                self._inbox.put_nowait(failed)
+                return
+        self._inbox.put_nowait(replace(done, at=self._now()))
+
+    async def _grant(self, command: GrantLease) -> None:
+        lease = command.lease
+        try:
+            answer = await self._bus.ask(subjects.GRANT, lease, timeout_s=_GRANT_TIMEOUT_S, node=lease.node)
+            accepted, reason = answer.accepted, answer.reason
+        except (Unavailable, Rejected) as error:
+            accepted, reason = False, str(error)
+        if not accepted:
+            log.warning("lease refused", lease=str(lease.key), node=lease.node, reason=reason)
+        self._inbox.put_nowait(
+            GrantAnswered(at=self._now(), key=lease.key, node=lease.node, accepted=accepted, reason=reason)
+        )
+
+    async def _revoke(self, command: RevokeJob) -> None:
+        question = subjects.REVOKE.question(job_id=command.job_id, reason=command.reason)
+        try:
+            answer = await self._bus.ask(subjects.REVOKE, question, timeout_s=_REVOKE_TIMEOUT_S, node=command.node)
+            free = answer.free
+        except (Unavailable, Rejected) as error:
+            log.warning("revocation unanswered", job_id=command.job_id, node=command.node, error=str(error))
+            free = False
+        self._inbox.put_nowait(RevokeAnswered(at=self._now(), job_id=command.job_id, node=command.node, free=free))
+
+    def _note(self, command: Record) -> None:
+        event = command.event
+        with span(
+            f"job {event.what}", parent=self._traceparents.get(event.id, ""), attributes={"hadare.job": event.id}
+        ):
+            log.info(f"job {event.what}", job_id=event.id, **{k: v for k, v in event.data.items() if k != "error"})
+        self._historian.note(event, command.message_id)
+
+    async def _delete(self, command: DeleteObjects) -> None:
+        for name in command.names:
+            await stored(lambda name=name: self._objects.delete(name), f"delete {name}")  # type: ignore[misc]
+
+    async def _forget(self, command: ForgetJob) -> None:
+        for version in command.versions:
+            name = f"{command.job_id}.{version}"
+            await stored(lambda name=name: self._versions.delete(name), f"delete version {name}")  # type: ignore[misc]
+        await stored(lambda: self._progress.delete(command.job_id), f"delete progress of {command.job_id}")
+        self._revisions.pop(command.job_id, None)
+        self._traceparents.pop(command.job_id, None)
+
+
+def _nothing() -> None:
+    """Being caught up with nodes needs no act: they are judged by what is known so far."""
