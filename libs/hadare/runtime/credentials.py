@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import click
-import nkeys
 
 from hadare.model.errors import Broken, Rejected
 from hadare.model.fields import NodeId
 from hadare.runtime.permissions import REPLIES, Permissions, Roles
+from hadare.runtime.seeds import inbox_prefix, new_seed, public_key
 from hadare.wire import codec
 
 SEED_FILE = "user.nk"
@@ -60,7 +60,7 @@ def server_users(members: Mapping[str, Permissions], keys: Mapping[str, str]) ->
             "nkey": keys[name],
             "permissions": {
                 "publish": {"allow": list(allowed.publish)},
-                "subscribe": {"allow": list(allowed.subscribe)},
+                "subscribe": {"allow": [*allowed.subscribe, f"{inbox_prefix(keys[name])}.>"]},
                 "allow_responses": REPLIES,
             },
         }
@@ -70,22 +70,11 @@ def server_users(members: Mapping[str, Permissions], keys: Mapping[str, str]) ->
     return f"{names}authorization: {json.dumps({'users': listed}, indent=1)}\n"
 
 
-def public_key(seed_file: Path) -> str:
-    """The public half of a seed. Raises ``Broken`` if the file holds none."""
-    try:
-        pair = nkeys.from_seed(bytearray(seed_file.read_bytes().strip()))
-        key: str = pair.public_key.decode()
-    except (OSError, ValueError, nkeys.NkeysError) as error:
-        raise Broken(f"{seed_file} holds no seed of a NATS user: {error}") from error
-    return key
-
-
 def _ensure_seed(folder: Path, owner: Owner) -> bool:
     path = folder / SEED_FILE
     if path.exists():
         return False
-    seed: bytes = nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER)
-    _write_private(path, seed + b"\n", owner)
+    _write_private(path, new_seed() + b"\n", owner)
     folder.chmod(0o700)
     os.chown(folder, owner.uid, owner.gid)
     return True

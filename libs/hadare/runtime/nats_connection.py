@@ -20,6 +20,7 @@ from hadare.runtime.nats_link import Link
 from hadare.runtime.nats_objects import NatsObjects
 from hadare.runtime.nats_streams import declarations, declare
 from hadare.runtime.nats_tables import NatsTable
+from hadare.runtime.seeds import inbox_prefix, public_key
 from hadare.wire.subjects import Records
 
 T = TypeVar("T")
@@ -33,7 +34,9 @@ _PENDING_BYTES = 8 * 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NatsConfig:
-    """How to reach the bus. ``name`` is the connection's, and the end of its inbox prefix: ``_INBOX_<name>``.
+    """How to reach the bus. ``name`` is the connection's.
+
+    Answers arrive under ``_INBOX_<name>``, with a seed under ``_INBOX_<public key>``.
 
     ``capacity_bytes`` is what all stores of the cluster together may take of the server's disk; see
     ``nats_streams.SHARES``. ``declare`` false: the streams must exist (a user that may not create them).
@@ -55,7 +58,7 @@ class NatsBackplane:
     """A connection to the cluster's bus and stores."""
 
     def __init__(self, link: Link) -> None:
-        self._link = link
+        self.link = link
         self._bus = NatsBus(link)
         self._journal = NatsJournal(link)
 
@@ -68,16 +71,16 @@ class NatsBackplane:
         return self._journal
 
     def table(self, records: Records[T]) -> NatsTable[T]:
-        return NatsTable(self._link, records)
+        return NatsTable(self.link, records)
 
     def objects(self, bucket: str) -> NatsObjects:
-        return NatsObjects(self._link, bucket)
+        return NatsObjects(self.link, bucket)
 
     async def closed(self) -> str:
-        return await self._link.lost()
+        return await self.link.lost()
 
     async def close(self) -> None:
-        await self._link.close()
+        await self.link.close()
 
 
 async def connect_nats(config: NatsConfig, timeout_s: float = 30.0) -> NatsBackplane:
@@ -132,6 +135,8 @@ def _options(config: NatsConfig) -> dict[str, Any]:
         if not config.seed_file.is_file():
             raise Broken(f"there is no seed file {config.seed_file}")
         options["nkeys_seed"] = str(config.seed_file)
+        # The inbox that the user's permissions name, whatever this connection is called.
+        options["inbox_prefix"] = inbox_prefix(public_key(config.seed_file))
     if config.user is not None:
         options |= {"user": config.user, "password": config.password or ""}
     if config.tls_ca is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,9 @@ log = structlog.get_logger("hadare.nats")
 
 INBOX = re.compile(r"^_INBOX(_[A-Za-z0-9-]{1,128})?(\.[A-Za-z0-9_-]{1,128}){1,8}$")
 """What a reply subject must look like. A responder that publishes to any other writes where its caller may not."""
+
+HOST = "host"
+"""The entry of a service's metadata that says where it runs."""
 
 _NAME = re.compile(r"^[A-Za-z0-9_-]{1,64}$")
 _VERSION = re.compile(r"^\d+\.\d+\.\d+([-+][0-9A-Za-z.+-]+)?$")
@@ -116,7 +120,7 @@ class Discovery:
             "name": self.identity.name,
             "id": self.instance,
             "version": self.identity.version,
-            "metadata": dict(self.identity.metadata),
+            "metadata": {HOST: socket.gethostname(), **self.identity.metadata},
         }
 
     def _answering(self, describe: Callable[[], dict[str, Any]]) -> Any:

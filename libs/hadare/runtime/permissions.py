@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hadare.runtime.nats_streams import Names
+from hadare.runtime.seeds import inbox_prefix
 from hadare.wire.subjects import BUCKETS, WEIGHTS
 
 REPLIES = {"max": 1, "expires": "10m"}
@@ -21,11 +22,6 @@ class Permissions:
 
     publish: tuple[str, ...]
     subscribe: tuple[str, ...]
-
-
-def inbox_prefix(user: str) -> str:
-    """Where a user's answers arrive: nobody else may listen there."""
-    return f"_INBOX_{user}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from hadare.model.errors import Broken, Rejected
-from hadare.runtime.credentials import Owner, main, public_key, write
+from hadare.runtime.credentials import Owner, main, write
+from hadare.runtime.seeds import public_key
 
 
 def listed(directory: Path) -> list[dict[str, object]]:
