@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from hadare.local.targets import Calibration
+from hadare.model.devices import NodeState
 from hadare.model.events import Event, EventKind, StoredEvent
 from hadare.model.jobs import JobState
 from hadare.wire.api import JobStatus
+from hadare.wire.api_cluster import ClusterStatus, DeviceNow, NodeInfo
 
 
 def an_event(what: str, at: float, entity: str = "j1", of: EventKind = "job", **data: Any) -> StoredEvent:
@@ -62,3 +64,12 @@ def a_calibration(**changes: Any) -> Calibration:
         "spec": "0" * 16,
     }
     return Calibration(**(fields | changes))
+
+
+def a_cluster_status(nodes: dict[str, NodeState], problems: tuple[str, ...] = ()) -> ClusterStatus:
+    """Nodes of one T4 each; all well unless there are problems."""
+    device = DeviceNow(index=0, type="T4", memory_gb=16, healthy=True, emulated=True)
+    infos = tuple(
+        NodeInfo(node=name, state=state, reason="", drain=False, devices=(device,)) for name, state in nodes.items()
+    )
+    return ClusterStatus(ok=not problems, services=(), nodes=infos, jobs={}, round=None, problems=problems)

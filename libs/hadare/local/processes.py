@@ -53,18 +53,24 @@ def start(program: Program, directory: Path) -> subprocess.Popen[bytes]:
             stdout=output,
             stderr=subprocess.STDOUT,
             cwd=directory,
-            env={**os.environ, **program.env, MARK: str(directory), PROGRAM: program.name},
+            env=environment(program, directory),
             process_group=0,
             preexec_fn=dies_with_parent(),
         )
 
 
-def dies_with_parent() -> Callable[[], None]:
-    """What a child runs before it becomes another program: the kernel kills it when this thread ends."""
+def environment(program: Program, directory: Path) -> dict[str, str]:
+    """This process' environment, without HadarE's settings (they may be meant for another cluster), and its own."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("HADARE_")}
+    return {**inherited, **program.env, MARK: str(directory), PROGRAM: program.name}
+
+
+def dies_with_parent(number: signal.Signals = signal.SIGKILL) -> Callable[[], None]:
+    """What a child runs before it becomes another program: the kernel signals it when this thread ends."""
     parent = os.getpid()
 
     def arrange() -> None:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        _LIBC.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
         if os.getppid() != parent:
             os._exit(1)
 

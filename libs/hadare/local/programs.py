@@ -7,40 +7,59 @@ from pathlib import Path
 
 from hadare.local.directory import LocalCluster
 from hadare.local.processes import Program
-from hadare.local.spec import NodeSpec
+from hadare.local.spec import Emulation, NodeSpec
+from hadare.runtime.embedded import EmbeddedNats
 
 CONTROL_SERVICES = ("gateway", "pricing", "allocator", "jobtracker")
 
 _AGENTS_STAGE, _SERVICES_STAGE, _BUS_STAGE = 0, 1, 2
 
 
+def spans_directory(directory: Path) -> Path:
+    """Where the processes of a cluster write their spans."""
+    return directory / "spans"
+
+
 def programs(cluster: LocalCluster, directory: Path) -> list[Program]:
-    """The bus first, then the control services, then a node agent for each node."""
+    """The bus first, then the control services, then a node agent for each node. Writes the bus' configuration."""
     common = {
         "HADARE_NATS_URL": cluster.nats_url,
         "HADARE_PREFIX": cluster.prefix,
-        "HADARE_TELEMETRY": f"file:{directory / 'spans'}",
+        "HADARE_OTLP_ENDPOINT": f"file:{spans_directory(directory)}",
         "PYTHONUNBUFFERED": "1",
+        # The machine is shared by many processes: more threads in each only wait for one another.
+        "OMP_NUM_THREADS": "1",
+        "TMPDIR": str(directory / "tmp"),
     }
-    services = [_service(name, cluster, common) for name in CONTROL_SERVICES]
+    (directory / "tmp").mkdir(parents=True, exist_ok=True)
+    own = {"allocator": {"HADARE_ROUND_S": str(cluster.round_s), "HADARE_POLICY": cluster.policy}}
     return [
         _bus(cluster, directory),
-        *services,
-        *(_agent(node, cluster, directory, common) for node in cluster.spec.nodes),
+        *(_service(name, common | own.get(name, {})) for name in CONTROL_SERVICES),
+        *(_agent(node, cluster.spec.emulation, directory, common) for node in cluster.spec.nodes),
     ]
 
 
 def _bus(cluster: LocalCluster, directory: Path) -> Program:
-    raise NotImplementedError
+    command = EmbeddedNats(directory / "nats", port=cluster.port).prepare()
+    return Program(name="nats", command=command, stage=_BUS_STAGE)
 
 
-def _service(name: str, cluster: LocalCluster, common: dict[str, str]) -> Program:
-    own = {"HADARE_ROUND_S": str(cluster.round_s), "HADARE_POLICY": cluster.policy}
-    return Program(name=name, command=(sys.executable, "-m", f"hadare_{name}"), env=common | own, stage=_SERVICES_STAGE)
+def _service(name: str, env: dict[str, str]) -> Program:
+    env = {"HADARE_INSTANCE": f"{name}-local"} | env
+    return Program(name=name, command=(sys.executable, "-m", f"hadare_{name}"), env=env, stage=_SERVICES_STAGE)
 
 
-def _agent(node: NodeSpec, cluster: LocalCluster, directory: Path, common: dict[str, str]) -> Program:
-    own = {"HADARE_NODE": node.name}
+def _agent(node: NodeSpec, emulation: Emulation, directory: Path, common: dict[str, str]) -> Program:
+    own = {
+        "HADARE_INSTANCE": node.name,
+        "HADARE_NODE": node.name,
+        "HADARE_WORK_DIR": str(directory / "nodes" / node.name),
+    }
     return Program(
-        name=node.name, command=(sys.executable, "-m", "hadare_node_agent"), env=common | own, stage=_AGENTS_STAGE
+        name=node.name,
+        command=(sys.executable, "-m", "hadare_node_agent"),
+        env=common | own,
+        stage=_AGENTS_STAGE,
+        grace_s=15.0,
     )

@@ -79,6 +79,7 @@ class Facts:
     jobs: Sequence[JobStatus]
     spans: Mapping[str, Span]
     job_events: Sequence[StoredEvent]
+    round_events: Sequence[StoredEvent]
     trainings: Sequence[Training]
     devices: Sequence[tuple[str, int, str]]
     targets: Mapping[str, Calibration]

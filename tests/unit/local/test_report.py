@@ -21,6 +21,7 @@ def judged(job: JobStatus | None = None, **changes: Any) -> Report:
         "jobs": [job or a_job_status()],
         "spans": spans(EVENTS),
         "job_events": EVENTS,
+        "round_events": [],
         "trainings": trainings([a_lease_end(10.0)]),
         "devices": [("n1", 0, "V100")],
         "targets": {"digits": a_calibration()},
@@ -85,5 +86,5 @@ def test_a_device_that_never_trained_is_a_fault() -> None:
 
 
 def test_a_broken_trace_is_a_fault() -> None:
-    facts = Facts(jobs=[], spans={}, job_events=[], trainings=[], devices=[], targets={})
+    facts = Facts(jobs=[], spans={}, job_events=[], round_events=[], trainings=[], devices=[], targets={})
     assert judge(facts, {}, ["no trace"]).faults == ("no trace",)
