@@ -6,7 +6,7 @@ node or spread over several (which costs the job its ``spread_factor``); and whe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import exp
@@ -21,6 +21,10 @@ Free = tuple[int, ...]
 
 Devices = tuple[tuple[int, int], ...]
 """A gang's devices as (cell, count), sorted."""
+
+
+LARGEST_SPLIT = 16
+"""Gangs beyond this size are split between types by halves only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +76,19 @@ class PriceSums:
 
 
 class Gangs:
-    """The candidate gangs of one job."""
+    """The candidate gangs of one job. ``thorough``: all splits between types, for rounds of few jobs."""
 
-    def __init__(self, job: JobView, stake: Stake[float], rates: Floats, cells: Cells, prices: PriceSums) -> None:
+    def __init__(
+        self,
+        job: JobView,
+        stake: Stake[float],
+        rates: Floats,
+        cells: Cells,
+        prices: PriceSums,
+        *,
+        thorough: bool = False,
+    ) -> None:
+        self._thorough = thorough and job.gang <= LARGEST_SPLIT
         self.job = job
         self._stake = stake
         self._utility = utility_of(job.utility)
@@ -110,16 +124,22 @@ class Gangs:
         groups = [[cell for cell in group if free[cell] > 0] for group in self._types]
         found = [self._packed(group, free) for group in groups]
         if want > 1:
-            for start, group in enumerate(groups):
-                found.append(self._spread([group], free))
-                found.append(self._spread(groups[start:], free))
-                # half of it on the next slower type, so that another gang finds fast devices too
-                found.append(self._spread([*groups[start:]], free, most_of_first=(want + 1) // 2))
+            found.extend(self._mixes(groups, free))
             found.extend(self._spread(self._by_speed(group), free) for group in self._mixed_nodes)
         if sum(count for _, count in self._warm) == want:
             fits = all(count <= free[cell] and self._rates[cell] > 0 for cell, count in self._warm)
             found.append(self._warm if fits else ())
         return found
+
+    def _mixes(self, groups: Sequence[Sequence[int]], free: Free) -> Iterator[Devices]:
+        """From each type downwards: as many as there are of the first, or fewer, so that others find fast ones too."""
+        want = self.job.gang
+        shares = range(1, want + 1) if self._thorough else ((want + 1) // 2, want)
+        for start in range(len(groups)):
+            for most in shares:
+                yield self._spread(groups[start:], free, most)
+                if self._thorough and start + 2 < len(groups):
+                    yield self._spread([groups[start], *groups[start + 2 :]], free, most)
 
     def _packed(self, group: Sequence[int], free: Free) -> Devices:
         """All W on one cell: the cheapest, and of equal ones the fullest, so that large gaps stay large."""
@@ -138,10 +158,8 @@ class Gangs:
         total = 0
         for position, group in enumerate(groups):
             limit = most_of_first if position == 0 and most_of_first is not None else want
-            while total < min(want, limit):
+            while total < limit and any(left[cell] for cell in group):
                 open_cells = [cell for cell in group if left[cell] > 0]
-                if not open_cells:
-                    break
                 cell = min(open_cells, key=lambda cell: (self._prices.next(cell, left[cell]), cell))
                 left[cell] -= 1
                 taken[cell] = taken.get(cell, 0) + 1

@@ -16,6 +16,9 @@ from hadare.scheduling.planning import QueuePlanner, without
 from hadare.scheduling.policies.base import PATIENCE_ROUNDS, Memory, remember, rounds_waited
 from hadare.scheduling.pricing import Curves
 
+FEW_JOBS = 16
+"""Up to here a round is searched thoroughly; beyond, with fewer candidates a job."""
+
 
 @dataclass(frozen=True, slots=True)
 class Hadar:
@@ -133,7 +136,8 @@ class _Round:
 
     def _gangs(self, row: int) -> Gangs:
         job = self._table.jobs[row]
-        return Gangs(job, self._table.stake_of(row), self._rates[row], self._cells, self._prices)
+        thorough = len(self._table.jobs) <= FEW_JOBS
+        return Gangs(job, self._table.stake_of(row), self._rates[row], self._cells, self._prices, thorough=thorough)
 
     def _fork(self, row: int, placement: Placement) -> ForkPlan:
         job = self._table.jobs[row]
