@@ -153,8 +153,7 @@ def _restored(reader: Reader, meta: FileMeta, name: str) -> Tensor:
 
 
 def _stored(name: str, tensor: Tensor) -> Tensor:
-    if tensor.layout != torch.strided:
-        raise ValueError(f"{name} is sparse: only dense tensors can be consolidated")
+    _check_layout(name, tensor)
     if tensor.dtype == torch.complex128:
         return torch.view_as_real(tensor.detach())
     if tensor.dtype not in NAMES:
@@ -171,12 +170,18 @@ def _model_tensors(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]
         if not isinstance(tensor, Tensor):
             raise ValueError(f"{raw} is extra state of type {type(tensor).__name__}: only tensors can be consolidated")
         name = MODEL_PREFIX + _plain(raw)
+        _check_layout(name, tensor)
         first = seen.setdefault(_memory(tensor), name) if tensor.numel() else name
         if first == name:
             tensors[name] = tensor
         else:
             aliases[name] = first
     return tensors, aliases
+
+
+def _check_layout(name: str, tensor: Tensor) -> None:
+    if tensor.layout != torch.strided:
+        raise ValueError(f"{name} is sparse: only dense tensors can be consolidated")
 
 
 def _memory(tensor: Tensor) -> tuple[Any, ...]:

@@ -33,7 +33,7 @@ class CharLMConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     context: Annotated[int, Meta(ge=1, le=512)] = 6
     embedding: Annotated[int, Meta(ge=1, le=1024)] = 16
     hidden: Annotated[int, Meta(ge=1, le=16384)] = 96
-    lr: Annotated[float, Meta(gt=0)] = 5e-3
+    lr: Annotated[float, Meta(gt=0)] = 1.4e-2
     weight_decay: Annotated[float, Meta(ge=0)] = 1e-2
 
 
