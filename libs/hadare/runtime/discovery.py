@@ -29,7 +29,7 @@ async def discover(backplane: Backplane, timeout_s: float = 1.0) -> list[Found]:
     """Every instance that answers, by name. Empty where nothing can be discovered (the bus in memory)."""
     if not isinstance(backplane, NatsBackplane):
         return []
-    link = backplane._link  # the bus has no question with many answers, and needs none but this
+    link = backplane.link  # the bus has no question with many answers, and needs none but this
     answers: asyncio.Queue[bytes] = asyncio.Queue()
 
     async def receive(message: Msg) -> None:

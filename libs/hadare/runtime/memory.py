@@ -7,19 +7,17 @@ can be the adversary that a real network is.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import structlog
 
-from hadare.model.errors import Conflict, HadareError, Rejected, Unavailable
-from hadare.model.events import Event, EventKind, LogLine, StoredEvent
-from hadare.model.jobs import ObjectRef
-from hadare.runtime.bus import Change, Entry, Identity, Route
+from hadare.model.errors import HadareError, Rejected, Unavailable
+from hadare.model.events import LogLine, StoredEvent
+from hadare.runtime.bus import Identity, Route
+from hadare.runtime.memory_stores import MemoryJournal, MemoryObjects, MemoryTable, in_family
 from hadare.wire import codec
 from hadare.wire.subjects import Endpoint, Records, Topic
 
@@ -56,7 +54,7 @@ class _Inbox:
 
 
 @dataclass(frozen=True)
-class _Stored:
+class StoredRecord:
     revision: int
     data: bytes
 
@@ -66,13 +64,13 @@ class MemoryHub:
 
     def __init__(self, network: Network = perfect_network) -> None:
         self.network = network
-        self.buckets: dict[str, dict[str, _Stored]] = {}
+        self.buckets: dict[str, dict[str, StoredRecord]] = {}
         self.objects: dict[str, dict[str, bytes]] = {}
         self.events: list[StoredEvent] = []
         self.log_lines: list[LogLine] = []
         self.message_ids: set[str] = set()
         self.inboxes: list[_Inbox] = []
-        self.watchers: list[tuple[str, str, asyncio.Queue[tuple[str, _Stored | None]]]] = []
+        self.watchers: list[tuple[str, str, asyncio.Queue[tuple[str, StoredRecord | None]]]] = []
         self.failures: list[BaseException] = []
         """Bugs in handlers; a test that expects none asserts that this is empty."""
         self._revisions = itertools.count(1)
@@ -83,7 +81,7 @@ class MemoryHub:
 
     def write(self, bucket: str, key: str, data: bytes | None) -> int:
         """A new revision of a key (``None``: deleted), announced to the watchers of its bucket."""
-        stored = None if data is None else _Stored(next(self._revisions), data)
+        stored = None if data is None else StoredRecord(next(self._revisions), data)
         records = self.buckets.setdefault(bucket, {})
         if stored is None:
             records.pop(key, None)
@@ -107,157 +105,6 @@ class MemoryHub:
             for delay in self.network(subject, data):
                 loop.call_later(delay, inbox.queue.put_nowait, (data, reply))
         return len(plain)
-
-
-def in_family(key: str, family: str) -> bool:
-    return key == family or key.startswith(family + ".") if family else True
-
-
-class MemoryTable(Generic[T]):
-    """A ``Table`` of a hub's bucket."""
-
-    def __init__(self, hub: MemoryHub, records: Records[T]) -> None:
-        self._hub = hub
-        self._records = records
-
-    async def get(self, name: str) -> Entry[T] | None:
-        await asyncio.sleep(0)
-        stored = self._bucket().get(self._records.key(name))
-        return self._entry(name, stored) if stored else None
-
-    async def create(self, name: str, record: T) -> int:
-        await asyncio.sleep(0)
-        if self._records.key(name) in self._bucket():
-            raise Conflict(f"{self._records.bucket}: '{name}' exists")
-        return self._write(name, record)
-
-    async def update(self, name: str, record: T, revision: int) -> int:
-        await asyncio.sleep(0)
-        self._check(name, revision)
-        return self._write(name, record)
-
-    async def put(self, name: str, record: T) -> int:
-        await asyncio.sleep(0)
-        return self._write(name, record)
-
-    async def delete(self, name: str, revision: int | None = None) -> None:
-        await asyncio.sleep(0)
-        if revision is not None:
-            self._check(name, revision)
-        self._hub.write(self._records.bucket, self._records.key(name), None)
-
-    async def entries(self) -> list[Entry[T]]:
-        await asyncio.sleep(0)
-        family = self._records.family
-        keys = sorted(key for key in self._bucket() if in_family(key, family))
-        return [self._entry(self._name(key), self._bucket()[key]) for key in keys]
-
-    async def watch(self) -> AsyncIterator[Change[T]]:
-        queue: asyncio.Queue[tuple[str, _Stored | None]] = asyncio.Queue()
-        watcher = (self._records.bucket, self._records.family, queue)
-        existing = await self.entries()
-        self._hub.watchers.append(watcher)
-        try:
-            for entry in existing:
-                yield Change(entry.name, entry)
-            yield Change("", None, caught_up=True)
-            while True:
-                key, stored = await queue.get()
-                yield Change(self._name(key), self._entry(self._name(key), stored) if stored else None)
-        finally:
-            self._hub.watchers.remove(watcher)
-
-    def _bucket(self) -> dict[str, _Stored]:
-        return self._hub.buckets.setdefault(self._records.bucket, {})
-
-    def _name(self, key: str) -> str:
-        return key.removeprefix(self._records.family).lstrip(".") if self._records.family else key
-
-    def _entry(self, name: str, stored: _Stored) -> Entry[T]:
-        return Entry(name, stored.revision, codec.decode(stored.data, self._records.record))
-
-    def _check(self, name: str, revision: int) -> None:
-        stored = self._bucket().get(self._records.key(name))
-        if (stored.revision if stored else 0) != revision:
-            raise Conflict(f"{self._records.bucket}: '{name}' is no longer at revision {revision}")
-
-    def _write(self, name: str, record: T) -> int:
-        return self._hub.write(self._records.bucket, self._records.key(name), codec.encode(record))
-
-
-class MemoryObjects:
-    """``Objects`` of a hub."""
-
-    def __init__(self, hub: MemoryHub, bucket: str) -> None:
-        self._held = hub.objects.setdefault(bucket, {})
-
-    async def put(self, path: Path, label: str) -> ObjectRef:
-        data = path.read_bytes()  # noqa: ASYNC240 - tests only, small files, and a thread would break virtual time
-        digest = hashlib.sha256(data).hexdigest()
-        name = f"{label}.{digest}"
-        self._held[name] = data
-        await asyncio.sleep(0)
-        return ObjectRef(name=name, sha256=digest, bytes=len(data))
-
-    async def get(self, ref: ObjectRef, path: Path) -> None:
-        await asyncio.sleep(0)
-        if ref.name not in self._held:
-            raise Rejected(404, f"there is no object '{ref.name}'")
-        data = self._held[ref.name]
-        if hashlib.sha256(data).hexdigest() != ref.sha256:
-            raise Unavailable(f"object '{ref.name}' does not have the hash that was announced")
-        path.write_bytes(data)  # noqa: ASYNC240 - as in put
-
-    async def delete(self, name: str) -> None:
-        await asyncio.sleep(0)
-        self._held.pop(name, None)
-
-    async def names(self) -> list[str]:
-        await asyncio.sleep(0)
-        return sorted(self._held)
-
-
-class MemoryJournal:
-    """``Journal`` of a hub."""
-
-    def __init__(self, hub: MemoryHub, prefix: str) -> None:
-        self._hub = hub
-        self._prefix = prefix
-
-    async def append(self, event: Event, message_id: str) -> None:
-        await asyncio.sleep(0)
-        if message_id in self._hub.message_ids:
-            return
-        self._hub.message_ids.add(message_id)
-        now = asyncio.get_running_loop().time()
-        stored = StoredEvent(sequence=len(self._hub.events) + 1, at=now, event=event)
-        self._hub.events.append(stored)
-        subject = self.events_subject(event.kind, event.id).replace(">", event.what)
-        self._hub.route(subject, codec.encode(event))
-
-    async def read(self, kind: EventKind, entity: str = "*", after: int = 0, limit: int = 1000) -> list[StoredEvent]:
-        await asyncio.sleep(0)
-        wanted = [
-            stored
-            for stored in self._hub.events[after:]
-            if stored.event.kind == kind and entity in ("*", stored.event.id)
-        ]
-        return wanted[:limit]
-
-    async def log(self, line: LogLine) -> None:
-        await asyncio.sleep(0)
-        self._hub.log_lines.append(line)
-
-    async def logs(self, job_id: str, after: int = 0, limit: int = 1000) -> list[tuple[int, LogLine]]:
-        await asyncio.sleep(0)
-        numbered = enumerate(self._hub.log_lines, start=1)
-        return [(number, line) for number, line in numbered if line.job_id == job_id and number > after][:limit]
-
-    def events_subject(self, kind: EventKind, entity: str) -> str:
-        return f"{self._prefix}.event.v1.{kind}.{entity}.>"
-
-    def logs_subject(self, job_id: str) -> str:
-        return f"{self._prefix}.log.v1.{job_id}.>"
 
 
 class _MemorySubscription:
@@ -317,6 +164,8 @@ class MemoryBus:
             raise Unavailable(f"no answer from {endpoint.subject(**tokens)} in {timeout_s:g} s") from error
         if "error" in answer:
             fault = answer["error"]
+            if fault["code"] == 503:
+                raise Unavailable(fault["message"])
             raise Rejected(fault["code"], fault["message"], fault["details"])
         return codec.convert(answer["answer"], endpoint.answer)
 
@@ -364,6 +213,10 @@ def _responder(
         except HadareError as error:
             log.warning("handler failed", service=identity.name, endpoint=route.endpoint.template, error=str(error))
             answer = {"error": {"code": 503, "message": str(error), "details": {}}}
+        except Exception:
+            if reply is not None and not reply.done():
+                reply.set_result(codec.encode({"error": {"code": 500, "message": "internal error", "details": {}}}))
+            raise
         if reply is not None and not reply.done():
             reply.set_result(codec.encode(answer))
 

@@ -4,7 +4,6 @@ and watches that resume within seconds.
 
 from __future__ import annotations
 
-import re
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from typing import Generic, TypeVar
@@ -25,7 +24,6 @@ T = TypeVar("T")
 
 log = structlog.get_logger("hadare.nats")
 
-_KEY = re.compile(r"^[-/_=a-zA-Z0-9]+(\.[-/_=a-zA-Z0-9]+)*$")
 _DELETED = ("DEL", "PURGE")
 _TRIES = 5
 
@@ -118,10 +116,7 @@ class NatsTable(Generic[T]):
             return None
 
     def _subject(self, name: str) -> str:
-        key = self._records.key(name)
-        if len(key) > 512 or not _KEY.match(key):
-            raise Rejected(400, f"'{key}' cannot be a key: letters, digits, '-', '_', '=', '/', and single dots inside")
-        return self._root + key
+        return self._root + self._records.key(name)
 
     def _name(self, subject: str) -> str:
         key = subject.removeprefix(self._root)

@@ -30,6 +30,7 @@ M = TypeVar("M")
 Q = TypeVar("Q")
 A = TypeVar("A")
 
+_KEY = re.compile(r"^[-/_=a-zA-Z0-9]+(\.[-/_=a-zA-Z0-9]+)*$")
 _TOKEN = re.compile(r"^[A-Za-z0-9_-]{1,128}$")
 
 
@@ -79,7 +80,11 @@ class Records(Generic[M]):
     record: type[M]
 
     def key(self, name: str) -> str:
-        return ".".join(part for part in (self.family, name) if part)
+        """The record's key in its bucket. Raises ``Rejected`` (400) if the name cannot be a part of one."""
+        key = ".".join(part for part in (self.family, name) if part)
+        if len(key) > 512 or not _KEY.match(key):
+            raise Rejected(400, f"'{key}' cannot be a key: letters, digits, '-', '_', '=', '/', and single dots inside")
+        return key
 
 
 HEARTBEAT = Topic("node.v1.{node}.heartbeat", Heartbeat)
