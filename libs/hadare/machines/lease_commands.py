@@ -24,6 +24,14 @@ class AnswerRevoke:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Follow:
+    """A lease has been accepted: its part of the job's trace begins, and ends with the first ``Deliver``."""
+
+    lease_id: LeaseId
+    lease: Lease
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fetch:
     """Bring the base weights onto this node. Comes back as ``BaseFetched`` or ``FetchFailed``."""
 
@@ -131,6 +139,7 @@ class Drained:
 Command = (
     AnswerLease
     | AnswerRevoke
+    | Follow
     | Fetch
     | StartProcess
     | Assign

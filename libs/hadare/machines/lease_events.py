@@ -33,7 +33,8 @@ class Progress:
 class Outcome:
     """What a process brought of a lease. ``path`` is the local file with the weights, if there are any.
 
-    ``trained_s`` is the time from the first to the last step, ``idle_s`` the time from the last step until now.
+    ``trained_s`` is the time from the first to the last step, ``idle_s`` the time from the last step until now;
+    ``phases_ms`` says where the time beside the steps went.
     """
 
     reason: StopReason
@@ -47,6 +48,7 @@ class Outcome:
     nominal_rate: float = 0.0
     trained_s: float = 0.0
     idle_s: float = 0.0
+    phases_ms: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

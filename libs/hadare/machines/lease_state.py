@@ -71,6 +71,7 @@ class LeaseLimits:
     report_every_s: float = 1.0
     retry_s: float = 0.5
     retry_max_s: float = 10.0
+    max_gang: int = 1024
     max_open: int = 1024
     max_kept: int = 1024
 
@@ -89,7 +90,8 @@ class Run:
     fetched: bool = False
     stop_reason: StopReason | None = None
     kill_at: float | None = None
-    assigned_at: float | None = None
+    first_step_at: float | None = None
+    last_step_at: float | None = None
     done_at: float | None = None
     reported_at: float | None = None
     progress: Progress = field(default_factory=lambda: Progress(phase="starting"))
@@ -108,6 +110,13 @@ class Run:
         if phase not in TRANSITIONS[self.phase]:
             raise Broken(f"lease {self.id} cannot go from {self.phase} to {phase}")
         self.phase = phase
+
+    def note_progress(self, progress: Progress, at: float) -> None:
+        """Remembers how far the fork has come: all that will be known of it should it crash."""
+        self.progress = progress
+        if progress.phase == "training":
+            self.first_step_at = at if self.first_step_at is None else self.first_step_at
+            self.last_step_at = at
 
     def kill_by(self, at: float) -> None:
         self.kill_at = at if self.kill_at is None else min(self.kill_at, at)
@@ -206,7 +215,7 @@ def started_record(run: Run, at: float) -> dict[str, Any]:
 def ended_record(run: Run, result: ForkResult, at: float) -> dict[str, Any]:
     """Data of the event ``lease_ended``. The steps were made from ``since_last_s + trained_s`` before it, until
     ``since_last_s`` before it; ``steps`` are those made, also when they were lost."""
-    got = run.outcome or Outcome(reason=result.reason, steps=run.progress.steps)
+    got = run.outcome or _seen(run, at)
     handing_back = 0.0 if run.done_at is None else at - run.done_at
     return {
         **_identity(run),
@@ -214,13 +223,27 @@ def ended_record(run: Run, result: ForkResult, at: float) -> dict[str, Any]:
         "trained_s": got.trained_s,
         "since_last_s": got.idle_s + handing_back,
         "upload_s": handing_back,
+        "lease_s": at - run.received_at,
+        "phases_ms": got.phases_ms,
         "throughput": got.throughput,
         "nominal_rate": got.nominal_rate,
         "reason": result.reason,
         "failure": result.failure.message if result.failure else "",
         "phase": run.phase.value,
-        "lease_s": at - run.received_at,
     }
+
+
+def _seen(run: Run, at: float) -> Outcome:
+    """What was reported of a fork that never handed back."""
+    if run.first_step_at is None or run.last_step_at is None:
+        return Outcome(reason="failed")
+    return Outcome(
+        reason="failed",
+        steps=run.progress.steps,
+        trained_s=run.last_step_at - run.first_step_at,
+        idle_s=at - run.last_step_at,
+        nominal_rate=run.progress.nominal_rate,
+    )
 
 
 def _identity(run: Run) -> dict[str, Any]:

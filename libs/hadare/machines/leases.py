@@ -157,6 +157,7 @@ class LeaseMachine:
         self._arrivals += 1
         run = Run(lease=lease, received_at=at, sequence=self._arrivals, fetched=lease.base is None)
         self._runs[run.id] = run
+        self._say(do.Follow(lease_id=run.id, lease=lease))
         if lease.base is not None:
             self._say(do.Fetch(lease=run.id, ref=lease.base))
         return LeaseAnswer(accepted=True)
@@ -176,6 +177,8 @@ class LeaseMachine:
             return f"{len(self._runs)} leases are open already"
         if lease.kind != "init" and lease.base is None:
             return f"a lease to {lease.kind} needs base weights"
+        if len(lease.devices) > self._limits.max_gang:
+            return f"a fork has at most {self._limits.max_gang} devices here, not {len(lease.devices)}"
         if len(set(lease.devices)) != len(lease.devices):
             return "a device is named twice"
         return next((fault for index in lease.devices if (fault := self._device_fault(lease, index))), "")
@@ -247,7 +250,7 @@ class LeaseMachine:
         if run is None or run.process != event.process or run.phase not in AT_WORK:
             return
         news = event.progress.phase != run.progress.phase
-        run.progress = event.progress
+        run.note_progress(event.progress, event.at)
         if news and event.progress.phase == "handing_back" and run.stop_reason in (None, "clock"):
             run.kill_at = event.at + self._limits.hand_back_s
             if run.phase is Phase.RUNNING:

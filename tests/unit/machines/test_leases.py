@@ -349,6 +349,11 @@ def test_more_open_leases_than_allowed_are_refused() -> None:
     assert "open already" in bench.lease(a_lease("pear", devices=(1,))).reason
 
 
+def test_a_gang_that_is_larger_than_a_fork_may_be_is_refused() -> None:
+    bench = Bench(limits=LeaseLimits(max_gang=1))
+    assert "at most 1 devices" in bench.lease(a_lease(devices=(0, 1))).reason
+
+
 def test_an_illegal_transition_raises_and_changes_nothing() -> None:
     run = Run(lease=a_lease(), received_at=0.0, sequence=1)
     with pytest.raises(Broken, match=r"apple\.1\.0\.0 cannot go from queued to uploading"):

@@ -107,6 +107,18 @@ def test_a_process_that_vanishes_without_a_word_ends_its_lease() -> None:
     assert failure == Failure(kind="killed", message="its process is gone")
 
 
+def test_of_a_crashed_fork_the_steps_that_were_reported_are_recorded_as_lost_work() -> None:
+    bench = Bench()
+    process = bench.training(a_lease())
+    for at, steps in ((1.0, 0), (3.0, 20)):
+        progress = ev.Progress(phase="training", steps=steps, nominal_rate=10.0)
+        bench.progressed(process, a_lease(), at, progress)
+    bench.failed(process, at=3.5)
+    ended = bench.only(do.Record).data
+    assert (ended["steps"], ended["trained_s"], ended["since_last_s"], ended["nominal_rate"]) == (20, 2.0, 0.5, 10.0)
+    assert bench.only(do.Deliver).result.steps == 0
+
+
 def test_a_long_traceback_is_cut_to_what_the_wire_takes() -> None:
     bench = Bench()
     process = bench.training(a_lease())
