@@ -104,7 +104,7 @@ class Roles:
         """People and their programs: the message API, the events and reports to watch, the weights to read."""
         return self._user(
             "client",
-            publish=[*self._own("api.v1.>"), *self._reads(self._weights), "$SRV.PING.>", "$SRV.PING", "$SRV.INFO.>"],
+            publish=[*self._own("api.v1.>"), *self._reads(self._weights), "$SRV.>"],
             subscribe=self._own("event.v1.>", "log.v1.>", "node.v1.*.report", "pricing.v1.changed"),
         )
 
@@ -117,8 +117,9 @@ class Roles:
         return self._names.objects_stream(WEIGHTS)
 
     def _user(self, user: str, publish: Iterable[str], subscribe: Iterable[str]) -> Permissions:
-        hears = [*subscribe, f"{inbox_prefix(user)}.>"]
-        return Permissions(tuple(publish), (*hears, "$SRV.>") if user != "client" else tuple(hears))
+        """Everybody may look for services; a client is none, and does not answer for one."""
+        hears = [*subscribe, f"{inbox_prefix(user)}.>", *(["$SRV.>"] if user != "client" else [])]
+        return Permissions((*publish, "$SRV.PING.>"), tuple(hears))
 
     def _own(self, *subjects: str) -> list[str]:
         return [f"{self.prefix}.{subject}" for subject in subjects]
