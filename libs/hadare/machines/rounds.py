@@ -134,7 +134,7 @@ class RoundMachine:
         self._memory = memory or self._memory
         if self._memory.policy not in ("", self._settings.policy):
             self._memory = replace(self._memory, policy="", memory={})
-        self._leases = tuple(lease for lease in leases if lease.key.round == head.round)
+        self._leases = tuple(lease for lease in leases if (lease.key.round, lease.epoch) == (head.round, head.epoch))
         if head.state == "closed" or not self._leases:
             self._head = replace(head, state="closed")
             return []

@@ -45,6 +45,7 @@ from hadare.model.devices import Heartbeat
 from hadare.model.errors import Broken, Conflict, Rejected, Unavailable
 from hadare.model.leases import Lease
 from hadare.model.rounds import RoundHead
+from hadare.runtime.backoff import retrying
 from hadare.runtime.bus import Backplane
 from hadare.runtime.election import take_over
 from hadare.runtime.shell import Historian, follow, stored
@@ -142,15 +143,14 @@ class Allocator:
         """What was stored, once all that exists has been read: a round must not begin on half a cluster."""
         for caught_up in self._caught_up.values():
             await caught_up.wait()
-        head = await self._heads.get("")
-        self._head_revision = head.revision if head else None
+        head = await retrying(self._fence_predecessor, what="take the head", patience_s=60.0, on=(Conflict,))
         memory = await self._memory.get("")
         prices = await self._backplane.table(subjects.PRICES).get("book")
         leases: list[Lease] = []
         for entry in await self._leases.entries():
             leases += entry.record.leases
         commands = self._machine.recover(
-            head.record if head else None,
+            head,
             memory.record if memory else None,
             leases,
             prices.record if prices else None,
@@ -158,6 +158,13 @@ class Allocator:
         )
         for command in commands:
             await self._perform(command)
+
+    async def _fence_predecessor(self) -> RoundHead | None:
+        """Writes the head again, unchanged: from its new revision on, an older allocator's next write fails."""
+        head = await self._heads.get("")
+        if head is not None:
+            self._head_revision = await self._heads.update("", head.record, head.revision)
+        return head.record if head else None
 
     async def _hear(self, heartbeat: Heartbeat) -> None:
         self._inbox.put_nowait(NodeHeard(at=self._now(), heartbeat=heartbeat))
@@ -267,7 +274,7 @@ class Allocator:
             with self._trace.step("open", jobs=len(request.jobs)):
                 answer = await self._bus.ask(subjects.OPEN_ROUND, request, timeout_s=_CLOSE_TIMEOUT_S)
         except (Unavailable, Rejected) as error:
-            self._fence(error)
+            self._end_if_fenced(error)
             self._inbox.put_nowait(OpenFailed(at=self._now(), round=request.round, reason=str(error)))
             return
         self._inbox.put_nowait(Opened(at=self._now(), answer=answer))
@@ -299,12 +306,12 @@ class Allocator:
             with self._trace.step("close"):
                 answer = await self._bus.ask(subjects.CLOSE_ROUND, request, timeout_s=_CLOSE_TIMEOUT_S)
         except (Unavailable, Rejected) as error:
-            self._fence(error)
+            self._end_if_fenced(error)
             self._inbox.put_nowait(CloseFailed(at=self._now(), round=request.round, reason=str(error)))
             return
         self._inbox.put_nowait(Closed(at=self._now(), answer=answer))
 
     @staticmethod
-    def _fence(error: Unavailable | Rejected) -> None:
+    def _end_if_fenced(error: Unavailable | Rejected) -> None:
         if isinstance(error, Rejected) and error.code == 412:
             raise Broken(f"another allocator has taken over: {error}") from error

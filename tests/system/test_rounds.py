@@ -1,0 +1,225 @@
+"""The control services together, on the memory backplane in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from builders import a_job
+from builders_cluster import Cluster
+from hadare.model.jobs import Desired, JobState
+from hadare.runtime.memory import MemoryHub
+from hadare.runtime.virtual import run_virtually
+from hadare.wire import subjects
+
+Story = Callable[[Cluster], Awaitable[None]]
+
+
+def live(story: Story) -> None:
+    """Runs a story in virtual time, on a cluster that is stopped, and checked, at the end."""
+
+    async def main() -> None:
+        cluster = Cluster(MemoryHub())
+        await story(cluster)
+        await cluster.stop()
+
+    run_virtually(main())
+
+
+FIVE = (("n1", "V100"), ("n2", "P100"), ("n3", "T4"), ("n4", "K80"), ("n5", "T400"))
+
+
+def test_a_job_alone_trains_on_every_device_and_completes_with_the_metrics_of_its_last_version() -> None:
+    async def story(cluster: Cluster) -> None:
+        cluster.start_control()
+        for node, kind in FIVE:
+            cluster.start_agent(node, kind)
+        await cluster.submit(a_job(total_steps=1500))
+        done = await cluster.until("job-a", lambda p: p.state.ended)
+        assert done.state is JobState.COMPLETED
+        assert done.steps >= 1500
+        assert done.metrics_version == done.version
+        trained = {agent.node for agent in cluster.agents.values() if any(x.kind == "train" for x in agent.leases)}
+        assert trained == {node for node, _ in FIVE}
+
+    live(story)
+
+
+def test_steps_are_the_sum_of_the_parents_of_all_versions() -> None:
+    async def story(cluster: Cluster) -> None:
+        cluster.start_control()
+        for node, kind in FIVE:
+            cluster.start_agent(node, kind)
+        await cluster.submit(a_job(total_steps=1500))
+        done = await cluster.until("job-a", lambda p: p.state.ended)
+        versions = await cluster.hub.connect("user").table(subjects.VERSIONS).entries()
+        assert sum(parent.steps for entry in versions for parent in entry.record.parents) == done.steps
+        assert sorted(entry.record.version for entry in versions) == list(range(done.version + 1))
+
+    live(story)
+
+
+def test_rounds_follow_one_another_without_idle_time() -> None:
+    async def story(cluster: Cluster) -> None:
+        cluster.start_control()
+        cluster.start_agent("n1", "V100")
+        await cluster.submit(a_job(total_steps=10_000))
+        first = await cluster.until("job-a", lambda p: p.rounds == 1)
+        later = await cluster.until("job-a", lambda p: p.rounds == 11)
+        assert later.steps - first.steps == 10 * 100  # ten rounds of 10 s at 10 steps/s: no round was skipped
+        versions = await cluster.hub.connect("user").table(subjects.VERSIONS).entries()
+        rounds = sorted(entry.record.parents[0].round for entry in versions if entry.record.parents)
+        assert rounds == list(range(rounds[0], rounds[0] + len(rounds)))
+
+    live(story)
+
+
+def test_several_jobs_all_complete() -> None:
+    async def story(cluster: Cluster) -> None:
+        cluster.start_control()
+        for node, kind in FIVE:
+            cluster.start_agent(node, kind)
+        for number in range(4):
+            await cluster.submit(a_job(f"job-{number}", total_steps=400 * (number + 1)))
+        for number in range(4):
+            done = await cluster.until(f"job-{number}", lambda p: p.state.ended)
+            assert done.state is JobState.COMPLETED
+
+    live(story)
+
+
+def test_without_any_node_a_job_waits_with_the_reason_and_goes_on_when_one_comes() -> None:
+    async def story(cluster: Cluster) -> None:
+        cluster.start_control()
+        await cluster.submit(a_job(total_steps=100))
+        waiting = await cluster.until("job-a", lambda p: "no node" in p.reason)
+        assert waiting.state is JobState.QUEUED
+        cluster.start_agent("n1", "V100")
+        assert (await cluster.until("job-a", lambda p: p.state.ended)).state is JobState.COMPLETED
+
+    live(story)
+
+
+def test_a_lost_node_costs_its_fork_and_the_job_goes_on_elsewhere() -> None:
+    async def story(cluster: Cluster) -> None:
+        cluster.start_control()
+        cluster.start_agent("n1", "V100")
+        cluster.start_agent("n2", "V100")
+        await cluster.submit(a_job(total_steps=2000))
+        await cluster.until("job-a", lambda p: p.rounds == 2 and p.open is not None)
+        await cluster.kill("n1")
+        done = await cluster.until("job-a", lambda p: p.state.ended)
+        assert done.state is JobState.COMPLETED
+        assert done.lost_rounds == 0
+
+    live(story)
+
+
+def test_when_all_nodes_are_lost_the_job_waits_and_a_node_that_returns_is_used_again() -> None:
+    async def story(cluster: Cluster) -> None:
+        cluster.start_control()
+        agent = cluster.start_agent("n1", "V100")
+        await cluster.submit(a_job(total_steps=500))
+        await cluster.until("job-a", lambda p: p.rounds == 2)
+        agent.beats = False
+        await cluster.until("job-a", lambda p: p.open is None and p.rounds >= 3)
+        states = cluster.hub.connect("user").table(subjects.NODE_STATES)
+        async for change in states.watch():
+            if change.entry is not None and change.entry.record.state == "lost":
+                break
+        assert (await cluster.plans())[-1].decisions[0].code == "no_nodes"
+        agent.beats = True
+        assert (await cluster.until("job-a", lambda p: p.state.ended)).state is JobState.COMPLETED
+
+    live(story)
+
+
+@pytest.mark.parametrize("service", ["tracker", "allocator", "pricing"])
+def test_a_control_service_that_is_killed_in_mid_round_costs_no_step(service: str) -> None:
+    async def story(cluster: Cluster) -> None:
+        cluster.start_control()
+        for node, kind in FIVE:
+            cluster.start_agent(node, kind)
+        await cluster.submit(a_job(total_steps=2000))
+        before = await cluster.until("job-a", lambda p: p.rounds == 2 and p.open is not None)
+        await cluster.kill(service)
+        {
+            "tracker": cluster.start_tracker,
+            "allocator": cluster.start_allocator,
+            "pricing": cluster.start_pricing,
+        }[service]()
+        after = await cluster.until("job-a", lambda p: p.rounds == 3)
+        assert before.open is not None
+        assert after.closed_round == before.open.round
+        assert after.steps > before.steps
+        done = await cluster.until("job-a", lambda p: p.state.ended)
+        assert (done.state, done.lost_rounds) == (JobState.COMPLETED, 0)
+
+    live(story)
+
+
+def test_a_job_that_is_cancelled_in_mid_round_frees_its_devices_for_the_others() -> None:
+    async def story(cluster: Cluster) -> None:
+        cluster.start_control()
+        cluster.start_agent("n1", "V100")
+        await cluster.submit(a_job("job-a", total_steps=100_000))
+        await cluster.until("job-a", lambda p: p.open is not None)
+        await cluster.submit(a_job("job-a", total_steps=100_000, desired=Desired.CANCELLED))
+        assert (await cluster.until("job-a", lambda p: p.state.ended)).state is JobState.CANCELLED
+        assert not [name for name, task in cluster.agents["n1"].running.items() if not task.done()]
+        await cluster.submit(a_job("job-b", total_steps=100))
+        assert (await cluster.until("job-b", lambda p: p.state.ended)).state is JobState.COMPLETED
+
+    live(story)
+
+
+def test_a_paused_job_holds_no_device_and_finishes_after_it_is_resumed() -> None:
+    async def story(cluster: Cluster) -> None:
+        cluster.start_control()
+        agent = cluster.start_agent("n1", "V100")
+        await cluster.submit(a_job(total_steps=500))
+        await cluster.until("job-a", lambda p: p.rounds == 1)
+        await cluster.submit(a_job(total_steps=500, desired=Desired.PAUSED))
+        paused = await cluster.until("job-a", lambda p: p.state is JobState.PAUSED)
+        leased = len(agent.leases)
+        await cluster.submit(a_job("job-b", total_steps=100))
+        await cluster.until("job-b", lambda p: p.state.ended)
+        assert not [lease for lease in agent.leases[leased:] if lease.key.job_id == "job-a"]
+        await cluster.submit(a_job(total_steps=500))
+        done = await cluster.until("job-a", lambda p: p.state.ended)
+        assert done.state is JobState.COMPLETED
+        assert done.steps > paused.steps
+
+    live(story)
+
+
+def test_a_second_allocator_takes_over_and_the_first_ends() -> None:
+    async def story(cluster: Cluster) -> None:
+        cluster.start_control()
+        cluster.start_agent("n1", "V100")
+        await cluster.submit(a_job(total_steps=2000))
+        await cluster.until("job-a", lambda p: p.rounds == 1)
+        old = cluster.tasks.pop("allocator")
+        cluster.start_allocator()
+        await cluster.until("job-a", lambda p: p.state.ended)
+        with pytest.raises(ExceptionGroup, match="unhandled errors"):
+            await old
+
+    live(story)
+
+
+def test_prices_are_stored_for_every_cell_and_rise_with_what_is_taken() -> None:
+    async def story(cluster: Cluster) -> None:
+        cluster.start_control()
+        cluster.start_agent("n1", "V100", "V100")
+        cluster.start_agent("n2", "K80")
+        await cluster.submit(a_job(total_steps=500, max_forks=1))
+        await cluster.until("job-a", lambda p: p.rounds == 2)
+        book = await cluster.hub.connect("user").table(subjects.PRICES).get("book")
+        assert book is not None
+        cells = {(curve.node, curve.type): curve for curve in book.record.curves}
+        assert set(cells) == {("n1", "V100"), ("n2", "K80")}
+        assert cells["n1", "V100"].price(1) > cells["n1", "V100"].price(0)
+
+    live(story)
