@@ -87,6 +87,11 @@ def test_every_subject_and_bucket_is_documented(name: str) -> None:
     assert f"`{name}`" in (ROOT / "docs/reference/subjects.md").read_text()
 
 
+def test_no_subject_is_documented_that_does_not_exist() -> None:
+    text = (ROOT / "docs/reference/subjects.md").read_text()
+    assert set(re.findall(r"^\| `((?:node|pricing|tracker)\.v1\.[^`]+)`", text, re.MULTILINE)) <= set(wire_names())
+
+
 def test_no_record_lies_in_a_bucket_without_a_writer() -> None:
     records = [value for value in vars(subjects).values() if isinstance(value, subjects.Records)]
     assert {record.bucket for record in records} == set(subjects.BUCKETS)

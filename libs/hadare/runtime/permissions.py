@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from hadare.runtime.nats_streams import Names
 from hadare.runtime.seeds import inbox_prefix
+from hadare.wire import subjects
 from hadare.wire.subjects import BUCKETS, WEIGHTS
 
 REPLIES = {"max": 1, "expires": "10m"}
@@ -42,7 +44,7 @@ class Roles:
                 *self._own("event.v1.job.>", "event.v1.node.>"),
                 "$SRV.>",
             ],
-            subscribe=self._own("api.v1.>", "node.v1.*.heartbeat", "node.v1.*.report", "event.v1.>"),
+            subscribe=[*self._own("api.v1.>", "event.v1.>"), *self._on(subjects.HEARTBEAT, subjects.STEP_REPORT)],
         )
 
     def pricing(self) -> Permissions:
@@ -51,9 +53,10 @@ class Roles:
             publish=[
                 *self._writes("prices"),
                 *self._reads_state(),
-                *self._own("pricing.v1.changed", "event.v1.price.>"),
+                *self._on(subjects.PRICES_CHANGED),
+                *self._own("event.v1.price.>"),
             ],
-            subscribe=self._own("pricing.v1.quote", "pricing.v1.taken", "node.v1.*.heartbeat"),
+            subscribe=self._on(subjects.QUOTE, subjects.TAKEN),
         )
 
     def allocator(self) -> Permissions:
@@ -62,10 +65,11 @@ class Roles:
             publish=[
                 *self._writes("rounds", "node_states"),
                 *self._reads_state(),
-                *self._own("pricing.v1.quote", "pricing.v1.taken", "tracker.v1.open", "tracker.v1.close"),
-                *self._own("node.v1.*.grant", "node.v1.*.revoke", "event.v1.round.>", "event.v1.node.>"),
+                *self._on(subjects.QUOTE, subjects.TAKEN, subjects.OPEN_ROUND, subjects.CLOSE_ROUND),
+                *self._on(subjects.GRANT, subjects.REVOKE),
+                *self._own("event.v1.round.>", "event.v1.node.>"),
             ],
-            subscribe=self._own("node.v1.*.heartbeat", "tracker.v1.settled", "pricing.v1.changed"),
+            subscribe=self._on(subjects.HEARTBEAT),
         )
 
     def jobtracker(self) -> Permissions:
@@ -77,12 +81,10 @@ class Roles:
                 *self._reads(self._weights),
                 *self._writes_objects(),
                 f"$JS.API.STREAM.PURGE.{self._weights}",
-                *self._own("node.v1.*.grant", "node.v1.*.revoke", "tracker.v1.settled", "event.v1.job.>"),
+                *self._on(subjects.GRANT, subjects.REVOKE),
+                *self._own("event.v1.job.>"),
             ],
-            subscribe=self._own(
-                *("tracker.v1.open", "tracker.v1.close", "tracker.v1.result", "node.v1.*.heartbeat"),
-                "node.v1.*.report",
-            ),
+            subscribe=self._on(subjects.OPEN_ROUND, subjects.CLOSE_ROUND, subjects.RESULT),
         )
 
     def node(self, node: str) -> Permissions:
@@ -94,10 +96,10 @@ class Roles:
                 f"$JS.API.STREAM.MSG.GET.{self._names.kv_stream('nodes')}",
                 *self._reads(self._weights),
                 *self._writes_objects(),
-                *self._own(f"node.v1.{node}.heartbeat", f"node.v1.{node}.report", "tracker.v1.result"),
+                *self._on(subjects.HEARTBEAT, subjects.STEP_REPORT, subjects.RESULT, node=node),
                 *self._own(f"event.v1.node.{node}.>", "log.v1.>"),
             ],
-            subscribe=self._own(f"node.v1.{node}.grant", f"node.v1.{node}.revoke"),
+            subscribe=self._on(subjects.GRANT, subjects.REVOKE, node=node),
         )
 
     def client(self) -> Permissions:
@@ -105,7 +107,10 @@ class Roles:
         return self._user(
             "client",
             publish=[*self._own("api.v1.>"), *self._reads(self._weights), "$SRV.>"],
-            subscribe=self._own("event.v1.>", "log.v1.>", "node.v1.*.report", "pricing.v1.changed"),
+            subscribe=[
+                *self._own("event.v1.>", "log.v1.>"),
+                *self._on(subjects.STEP_REPORT, subjects.PRICES_CHANGED),
+            ],
         )
 
     @property
@@ -120,6 +125,9 @@ class Roles:
         """Everybody may look for services; a client is none, and does not answer for one."""
         hears = [*subscribe, f"{inbox_prefix(user)}.>", *(["$SRV.>"] if user != "client" else [])]
         return Permissions((*publish, "$SRV.PING.>"), tuple(hears))
+
+    def _on(self, *names: subjects.Topic[Any] | subjects.Endpoint[Any, Any], **tokens: str) -> list[str]:
+        return self._own(*(name.subject(**tokens) for name in names))
 
     def _own(self, *subjects: str) -> list[str]:
         return [f"{self.prefix}.{subject}" for subject in subjects]
