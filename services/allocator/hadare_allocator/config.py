@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hadare.runtime.service import ServiceConfig
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllocatorConfig:
-    """Times in seconds. ``grace_s`` None: a twentieth of the round, at least 2 s and at most 60 s."""
+
+@dataclass(frozen=True, kw_only=True)
+class AllocatorConfig(ServiceConfig):
+    """Times in seconds. ``grace_s`` None: a twentieth of the round, at least 2 s and at most 60 s.
+
+    ``settle_s``: how long a round that is closed waits for versions that are still being made. ``suspect_s`` and
+    ``lost_s``: silence after which a node gets no forks, and after which it counts as lost.
+    """
 
     round_s: float = 360.0
     policy: str = "hadare"
@@ -15,6 +21,14 @@ class AllocatorConfig:
     settle_s: float = 30.0
     suspect_s: float = 4.0
     lost_s: float = 12.0
+    keep_rounds: int = 500
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.round_s <= 0 or self.settle_s <= 0 or (self.grace_s is not None and self.grace_s <= 0):
+            raise ValueError("round_s, grace_s and settle_s must be above 0")
+        if not 0 < self.suspect_s < self.lost_s:
+            raise ValueError("suspect_s must be above 0 and below lost_s")
 
     @property
     def grace(self) -> float:

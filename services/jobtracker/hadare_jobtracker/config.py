@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from hadare.runtime.service import ServiceConfig
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobTrackerConfig:
-    """``work_dir`` holds weights while they are averaged; nothing in it outlives a consolidation.
+
+@dataclass(frozen=True, kw_only=True)
+class JobTrackerConfig(ServiceConfig):
+    """``work_dir`` holds weights while they are averaged; nothing in it outlives the process.
 
     ``keep_versions``: how many versions of a job keep their weights. ``side_lease_s``: how long an init or evaluate
     lease may take. ``averaging``: how many consolidations run at once.
@@ -18,3 +20,8 @@ class JobTrackerConfig:
     keep_versions: int = 3
     side_lease_s: float = 300.0
     averaging: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.keep_versions < 1 or self.averaging < 1 or self.side_lease_s <= 0:
+            raise ValueError("keep_versions and averaging must be at least 1, side_lease_s above 0")
