@@ -1,0 +1,380 @@
+"""The allocator's machine: events in, commands out."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import pytest
+
+from builders import a_job, a_node, some_progress
+from hadare.machines.round_events import (
+    AskClose,
+    AskOpen,
+    AskPrices,
+    Closed,
+    CloseFailed,
+    Granted,
+    GrantLeases,
+    JobSeen,
+    MakePlan,
+    NodeHeard,
+    NodeRegistered,
+    Opened,
+    OpenFailed,
+    Planned,
+    ProgressSeen,
+    Quoted,
+    QuoteFailed,
+    RoundCommand,
+    RoundStored,
+    StoreHead,
+    StoreNodeStatus,
+    StoreRound,
+    TellTaken,
+    Ticked,
+    Warn,
+)
+from hadare.machines.rounds import Phase, RoundMachine, RoundSettings
+from hadare.model.devices import Heartbeat, NodeState
+from hadare.model.jobs import Desired, JobProgress
+from hadare.model.leases import Lease
+from hadare.model.plans import PriceBook
+from hadare.model.rounds import AllocatorMemory, CloseAnswer, OpenAnswer
+from hadare.scheduling.policies import policy_of
+
+C = TypeVar("C")
+
+
+class World:
+    """A machine that is led through its rounds by hand."""
+
+    def __init__(self, machine: RoundMachine | None = None) -> None:
+        self.machine = machine or RoundMachine(RoundSettings(epoch=1, round_s=10.0, grace_s=2.0))
+        self.at = 0.0
+
+    def send(self, event: Any) -> list[RoundCommand]:
+        return self.machine.handle(event)
+
+    def tick(self, at: float | None = None) -> list[RoundCommand]:
+        self.at = self.at if at is None else at
+        return self.send(Ticked(at=self.at))
+
+    def node(self, name: str = "n1", *types: str) -> None:
+        self.send(NodeRegistered(at=self.at, node=name, inventory=a_node(name, *types)))
+        self.beat(name)
+
+    def beat(self, name: str = "n1") -> None:
+        beat = Heartbeat(node=name, incarnation="i1", sequence=0)
+        self.send(NodeHeard(at=self.at, heartbeat=beat))
+
+    def job(self, job_id: str = "job-a", **spec: Any) -> None:
+        self.send(JobSeen(at=self.at, job_id=job_id, record=a_job(job_id, **spec)))
+
+    def progress(self, job_id: str = "job-a", **changes: Any) -> list[RoundCommand]:
+        progress: JobProgress = some_progress(job_id, **changes)
+        return self.send(ProgressSeen(at=self.at, job_id=job_id, progress=progress))
+
+    def begin(self) -> AskPrices:
+        return one(self.tick(), AskPrices)
+
+    def quote(self, number: int = 1) -> MakePlan:
+        return one(self.send(Quoted(at=self.at, round=number, book=PriceBook(round=number))), MakePlan)
+
+    def place(self, wish: MakePlan) -> StoreRound:
+        plan, memory = policy_of(wish.policy).plan(wish.snapshot, wish.memory)
+        return one(self.send(Planned(at=self.at, plan=plan, memory=memory)), StoreRound)
+
+    def store(self, number: int = 1) -> AskOpen:
+        return one(self.send(RoundStored(at=self.at, round=number)), AskOpen)
+
+    def open(self, number: int = 1, *accepted: str) -> list[RoundCommand]:
+        return self.send(Opened(at=self.at, answer=OpenAnswer(round=number, accepted=accepted or ("job-a",))))
+
+    def run_to_grant(self) -> GrantLeases:
+        self.begin()
+        self.place(self.quote())
+        self.store()
+        return one(self.open(), GrantLeases)
+
+
+def one(commands: list[RoundCommand], kind: type[C]) -> C:
+    found = [command for command in commands if isinstance(command, kind)]
+    assert len(found) == 1, commands
+    return found[0]
+
+
+def kinds(commands: list[RoundCommand]) -> list[type]:
+    return [type(command) for command in commands]
+
+
+@pytest.fixture
+def world() -> World:
+    """One node with a V100 and one job with a model."""
+    world = World()
+    world.node()
+    world.job()
+    world.progress()
+    return world
+
+
+def test_an_empty_cluster_starts_no_round() -> None:
+    assert World().tick() == []
+
+
+def test_a_round_goes_from_prices_to_leases_and_stores_before_it_grants(world: World) -> None:
+    assert world.begin().request.round == 1
+    stored = world.place(world.quote())
+    assert stored.head.state == "open"
+    assert len(world.store().request.jobs) == 1
+    (lease,) = one(world.open(), GrantLeases).leases
+    assert (lease.node, lease.devices, lease.duration_s, lease.base_version) == ("n1", (0,), 10.0, 0)
+
+
+def test_a_plan_is_written_whole_before_anything_of_it_is_asked_for(world: World) -> None:
+    world.begin()
+    wish = world.quote()
+    plan, memory = policy_of(wish.policy).plan(wish.snapshot, wish.memory)
+    commands = world.send(Planned(at=0.0, plan=plan, memory=memory))
+    assert AskOpen not in kinds(commands)
+    assert GrantLeases not in kinds(commands)
+    assert kinds(commands)[0] is StoreRound
+
+
+def test_pricing_is_told_what_the_plan_takes(world: World) -> None:
+    world.begin()
+    wish = world.quote()
+    plan, memory = policy_of(wish.policy).plan(wish.snapshot, wish.memory)
+    taken = one(world.send(Planned(at=0.0, plan=plan, memory=memory)), TellTaken).taken
+    assert [(cell.node, cell.type, cell.taken) for cell in taken.cells] == [("n1", "V100", 1)]
+
+
+def test_an_answer_of_another_round_is_ignored(world: World) -> None:
+    world.begin()
+    assert world.send(Quoted(at=0.0, round=7, book=PriceBook(round=7))) == []
+    assert world.machine.phase is Phase.PRICING
+
+
+def test_a_quote_that_comes_twice_is_placed_once(world: World) -> None:
+    world.begin()
+    world.quote()
+    assert world.send(Quoted(at=0.0, round=1, book=PriceBook(round=1))) == []
+
+
+def test_without_any_prices_the_round_waits_and_asks_again_under_the_same_number(world: World) -> None:
+    world.begin()
+    assert kinds(world.send(QuoteFailed(at=0.0, round=1, reason="nobody serves"))) == [Warn]
+    assert world.tick(0.5) == []
+    assert one(world.tick(1.5), AskPrices).request.round == 1
+
+
+def test_with_pricing_away_the_last_prices_are_used() -> None:
+    world = World(RoundMachine(RoundSettings(epoch=2, round_s=10.0)))
+    world.machine.recover(None, None, [], PriceBook(round=5), 0.0)
+    world.node()
+    world.job()
+    world.progress()
+    world.begin()
+    commands = world.send(QuoteFailed(at=0.0, round=1, reason="no answer"))
+    assert one(commands, MakePlan).snapshot.prices.round == 5
+
+
+def test_a_tracker_that_cannot_be_asked_is_asked_again(world: World) -> None:
+    world.begin()
+    world.place(world.quote())
+    world.store()
+    world.send(OpenFailed(at=0.0, round=1, reason="no answer"))
+    assert kinds(world.tick(1.1)) == [AskOpen]
+
+
+def test_jobs_that_the_tracker_refuses_get_no_lease(world: World) -> None:
+    world.begin()
+    world.place(world.quote())
+    world.store()
+    refused = OpenAnswer(round=1, refused={"job-a": "the job is cancelled"})
+    commands = world.send(Opened(at=0.0, answer=refused))
+    assert GrantLeases not in kinds(commands)
+    assert world.machine.phase is Phase.IDLE
+
+
+def test_a_round_ends_as_soon_as_progress_shows_every_job_closed(world: World) -> None:
+    world.run_to_grant()
+    world.beat()
+    commands = world.progress(version=1, steps=100, closed_round=1)
+    assert one(commands, StoreHead).head.state == "closed"
+
+
+def test_the_next_round_starts_from_the_version_that_progress_shows(world: World) -> None:
+    world.run_to_grant()
+    world.progress(version=1, steps=100, closed_round=1)
+    wish = one(world.send(Quoted(at=0.0, round=2, book=PriceBook(round=2))), MakePlan)
+    assert wish.snapshot.jobs[0].steps_left == 900
+    stored = world.place(wish)
+    assert stored.leases[0].leases[0].base_version == 1
+
+
+def test_a_round_is_closed_when_its_leases_and_the_grace_are_over(world: World) -> None:
+    world.run_to_grant()
+    world.beat()
+    assert AskClose not in kinds(world.tick(11.9))
+    assert one(world.tick(12.0), AskClose).request.round == 1
+
+
+def test_a_close_that_was_not_answered_is_asked_again(world: World) -> None:
+    world.run_to_grant()
+    world.tick(12.0)
+    world.send(CloseFailed(at=12.0, round=1, reason="no answer"))
+    assert AskClose in kinds(world.tick(13.1))
+
+
+def test_a_slow_consolidation_holds_up_the_others_for_a_bounded_time_only(world: World) -> None:
+    world.run_to_grant()
+    world.tick(12.0)
+    world.send(Closed(at=12.0, answer=CloseAnswer(round=1, pending=("job-a",))))
+    assert world.machine.phase is Phase.SETTLING
+    commands = world.tick(42.1)
+    assert one(commands, StoreHead).head.state == "closed"
+
+
+def test_a_round_whose_leases_were_all_refused_is_closed_at_once_with_the_reasons(world: World) -> None:
+    (lease,) = world.run_to_grant().leases
+    world.send(Granted(at=0.1, key=lease.key, accepted=False, reason="device 0 is busy"))
+    withdrawn = one(world.tick(0.2), AskClose).request.withdrawn
+    assert withdrawn == {"job-a.1.0.0": "not granted: device 0 is busy"}
+
+
+def test_a_job_without_a_model_is_not_placed_and_the_plan_says_so() -> None:
+    world = World()
+    world.node()
+    world.job()
+    world.progress(version=-1, reason="its initial model is being built on n1")
+    world.begin()
+    stored = world.place(world.quote())
+    assert stored.head.forks == 0
+    (decision,) = stored.pages[0].decisions
+    assert (decision.code, decision.message) == ("not_ready", "its initial model is being built on n1")
+
+
+def test_a_paused_job_is_not_placed_and_the_plan_says_so() -> None:
+    world = World()
+    world.node()
+    world.job(desired=Desired.PAUSED)
+    world.progress()
+    world.begin()
+    assert world.place(world.quote()).pages[0].decisions[0].code == "paused"
+
+
+def test_with_all_nodes_lost_jobs_wait_with_the_reason(world: World) -> None:
+    commands = world.tick(60.0)
+    assert one(commands, StoreNodeStatus).status.state is NodeState.LOST
+    assert isinstance(commands[-1], AskPrices)
+    assert world.place(world.quote()).pages[0].decisions[0].code == "no_nodes"
+
+
+def test_nothing_new_means_no_new_round() -> None:
+    world = World()
+    world.job()
+    world.progress()
+    world.begin()
+    world.place(world.quote())
+    world.send(RoundStored(at=0.0, round=1))
+    assert world.tick(5.0) == []
+
+
+def test_a_job_that_is_cancelled_while_the_plan_is_made_gets_no_lease(world: World) -> None:
+    world.begin()
+    wish = world.quote()
+    world.job(desired=Desired.CANCELLED)
+    assert world.place(wish).head.forks == 0
+
+
+def test_an_arrival_keeps_its_time_over_rounds_and_restarts() -> None:
+    world = World()
+    world.at = 100.0
+    world.node()
+    world.job()
+    world.progress()
+    arrivals = world.begin().request.arrivals
+    restarted = RoundMachine(RoundSettings(epoch=2, round_s=10.0))
+    stored = world.place(world.quote())
+    restarted.recover(stored.head, stored.memory, [], None, 5.0)
+    assert restarted.clock_s(5.0) == pytest.approx(stored.head.clock_s)
+    assert stored.memory.arrivals == arrivals
+
+
+def recovered_from(stored: StoreRound, at: float = 0.0) -> World:
+    restarted = RoundMachine(RoundSettings(epoch=2, round_s=10.0, grace_s=2.0))
+    leases: list[Lease] = [lease for node in stored.leases for lease in node.leases]
+    restarted.recover(stored.head, stored.memory, leases, PriceBook(round=1), at)
+    return World(restarted)
+
+
+def test_an_open_round_is_taken_up_after_a_restart_with_its_own_epoch(world: World) -> None:
+    world.begin()
+    stored = world.place(world.quote())
+    later = recovered_from(stored)
+    request = one(later.tick(0.1), AskOpen).request
+    assert (request.round, request.epoch) == (1, 1)
+    (lease,) = one(later.open(), GrantLeases).leases
+    assert lease == stored.leases[0].leases[0]
+
+
+def test_a_closed_round_is_not_taken_up_again(world: World) -> None:
+    world.run_to_grant()
+    head = one(world.progress(version=1, steps=100, closed_round=1), StoreHead).head
+    restarted = RoundMachine(RoundSettings(epoch=2))
+    restarted.recover(head, AllocatorMemory(round=1), [], None, 0.0)
+    assert restarted.phase is Phase.IDLE
+
+
+def test_a_memory_of_another_policy_is_not_used(world: World) -> None:
+    world.begin()
+    stored = world.place(world.quote())
+    other = RoundMachine(RoundSettings(epoch=2, policy="hadar"))
+    memory = AllocatorMemory(round=1, policy="hadare", memory={"waited": {"job-a": 5}})
+    other.recover(stored.head, memory, [], PriceBook(round=1), 0.0)
+    later = World(other)
+    later.node()
+    later.job()
+    later.progress()
+    later.begin()
+    assert later.quote(2).memory == {}
+
+
+def test_a_fork_keeps_the_device_on_which_its_job_is_warm() -> None:
+    world = World()
+    world.node("n1", "V100", "V100")
+    world.job("job-a", max_forks=1)
+    world.job("job-b", max_forks=1)
+    world.progress("job-a")
+    world.progress("job-b")
+    world.begin()
+    first = world.place(world.quote())
+    held = {lease.key.job_id: lease.devices for node in first.leases for lease in node.leases}
+    world.store()
+    world.open(1, "job-a", "job-b")
+    world.progress("job-a", version=1, closed_round=1)
+    world.progress("job-b", version=1, closed_round=1)
+    second = world.place(one(world.send(Quoted(at=0.0, round=2, book=PriceBook(round=2))), MakePlan))
+    assert {lease.key.job_id: lease.devices for node in second.leases for lease in node.leases} == held
+
+
+def test_only_the_fastest_fork_evaluates_a_version_whose_metrics_are_missing() -> None:
+    world = World()
+    world.node("n1", "V100")
+    world.node("n2", "K80")
+    world.job()
+    world.progress(version=3, metrics_version=2, rounds=3, steps=100, closed_round=0)
+    world.begin()
+    stored = world.place(world.quote())
+    evaluating = [lease.device_type for node in stored.leases for lease in node.leases if lease.evaluate_base]
+    assert evaluating == ["V100"]
+
+
+def test_forks_of_a_round_draw_different_data() -> None:
+    world = World()
+    world.node("n1", "V100", "V100", "V100")
+    world.job()
+    world.progress()
+    world.begin()
+    seeds = [lease.data_seed for node in world.place(world.quote()).leases for lease in node.leases]
+    assert len(seeds) == len(set(seeds)) == 3
