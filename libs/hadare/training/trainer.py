@@ -103,7 +103,7 @@ class Trainer:
         revoked: Callable[[], float | None] = _never,
         report: Callable[[Standing], None] = _silent,
     ) -> Trained:
-        """Steps until the quota, the deadline, or the moment that ``revoked`` names (asked between steps).
+        """Steps until the quota, the deadline, or the moment that ``revoked`` has named once (asked between steps).
 
         Raises ``NotFinite`` if the loss is not a number.
         """
@@ -158,6 +158,7 @@ class _Loop:
         self._losses = torch.zeros((), device=trainer.device)
         self._since_report = 0
         self._loss = math.nan
+        self._revoked_at = math.inf
 
     def run(self, revoked: Callable[[], float | None]) -> Trained:
         trainer, grant = self._trainer, self._grant
@@ -195,11 +196,12 @@ class _Loop:
     def _end(self, throttle: Throttle, revoked: Callable[[], float | None]) -> EndReason | None:
         if self._steps >= self._grant.quota:
             return "quota"
+        if (limit := revoked()) is not None:
+            self._revoked_at = min(self._revoked_at, limit)
         now = time.monotonic()
         if now >= self._grant.deadline or not throttle.fits(self._grant.deadline):
             return "clock"
-        limit = revoked()
-        return "revoked" if limit is not None and (now >= limit or not throttle.fits(limit)) else None
+        return "revoked" if now >= self._revoked_at or not throttle.fits(self._revoked_at) else None
 
     def _step(self, begun: float) -> None:
         trainer, accumulate = self._trainer, self._trainer.options.accumulate

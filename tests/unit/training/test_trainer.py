@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -77,6 +78,13 @@ def test_a_revoked_fork_ends_between_two_steps(build: Any) -> None:
     asked = iter([None, None, 0.0])
     done = build().train(a_grant(), revoked=lambda: next(asked))
     assert (done.steps, done.reason) == (2, "revoked")
+
+
+def test_a_revocation_is_said_once_and_stays(build: Any) -> None:
+    said = iter([None, time.monotonic() + 0.05])
+    done = build().train(a_grant(quota=10**9), revoked=lambda: next(said, None))
+    assert done.reason == "revoked"
+    assert done.steps > 1
 
 
 def test_the_same_seeds_give_the_same_weights(build: Any) -> None:
