@@ -88,7 +88,8 @@ class Link:
             notify()
 
     async def on_closed(self) -> None:
-        self.declare_lost(str(self.client.last_error or "the client closed the connection"))
+        ended = "closed" if self._closing else "the client closed the connection"
+        self.declare_lost(str(self.client.last_error or ended))
 
     # Liveness
 

@@ -69,6 +69,7 @@ class EndpointStats:
             "last_error": self.last_error,
             "processing_time": self.processing_ns,
             "average_processing_time": self.processing_ns // self.requests if self.requests else 0,
+            "data": None,
         }
 
 

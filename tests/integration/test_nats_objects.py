@@ -1,0 +1,146 @@
+"""Our objects and those of stock tools are the same thing on the server."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import random
+from pathlib import Path
+
+import pytest
+
+from hadare.model.errors import Rejected
+from hadare.model.jobs import ObjectRef
+from hadare.runtime.nats_connection import NatsBackplane
+from hadare.wire.subjects import WEIGHTS
+from nats_fixtures import Connect
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "source"
+    path.write_bytes(random.Random(7).randbytes(2 * 2**20 + 11))
+    return path
+
+
+async def stock(backplane: NatsBackplane):  # type: ignore[no-untyped-def]
+    """nats-py's own object store on our bucket."""
+    return await backplane.link.client.jetstream().object_store(f"{backplane.bus.prefix}_weights")
+
+
+async def test_a_stock_client_reads_what_we_wrote(backplane: NatsBackplane, source: Path) -> None:
+    ref = await backplane.objects(WEIGHTS).put(source, "job1.v3")
+    into = io.BytesIO()
+    found = await (await stock(backplane)).get(ref.name, writeinto=into)
+    assert into.getvalue() == source.read_bytes()
+    assert (found.info.size, found.info.chunks) == (ref.bytes, 5)
+
+
+async def test_we_read_what_a_stock_client_wrote(backplane: NatsBackplane, source: Path, tmp_path: Path) -> None:
+    data = source.read_bytes()
+    await (await stock(backplane)).put("theirs", data)
+    ref = ObjectRef(name="theirs", sha256=hashlib.sha256(data).hexdigest(), bytes=len(data))
+    await backplane.objects(WEIGHTS).get(ref, tmp_path / "copy")
+    assert (tmp_path / "copy").read_bytes() == data
+
+
+async def test_what_a_stock_client_deleted_is_gone(backplane: NatsBackplane, source: Path, tmp_path: Path) -> None:
+    objects = backplane.objects(WEIGHTS)
+    ref = await objects.put(source, "a")
+    await (await stock(backplane)).delete(ref.name)
+    assert await objects.names() == []
+    with pytest.raises(Rejected):
+        await objects.get(ref, tmp_path / "copy")
+
+
+async def test_a_stock_list_shows_what_we_wrote_and_nothing_that_we_deleted(
+    backplane: NatsBackplane, source: Path
+) -> None:
+    objects = backplane.objects(WEIGHTS)
+    kept, dropped = await objects.put(source, "kept"), await objects.put(source, "dropped")
+    await objects.delete(dropped.name)
+    assert [info.name for info in await (await stock(backplane)).list(ignore_deletes=True)] == [kept.name]
+
+
+async def test_content_that_is_not_what_was_announced_is_refused_and_leaves_no_file(
+    backplane: NatsBackplane, source: Path, tmp_path: Path
+) -> None:
+    ref = await backplane.objects(WEIGHTS).put(source, "a")
+    lie = ObjectRef(name=ref.name, sha256="0" * 64, bytes=ref.bytes)
+    with pytest.raises(Rejected):
+        await backplane.objects(WEIGHTS).get(lie, tmp_path / "copy")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["source"]
+
+
+async def test_a_size_that_is_not_what_was_announced_is_refused(
+    backplane: NatsBackplane, source: Path, tmp_path: Path
+) -> None:
+    ref = await backplane.objects(WEIGHTS).put(source, "a")
+    with pytest.raises(Rejected):
+        await backplane.objects(WEIGHTS).get(
+            ObjectRef(name=ref.name, sha256=ref.sha256, bytes=ref.bytes + 1), tmp_path / "copy"
+        )
+
+
+async def leave_orphans(backplane: NatsBackplane) -> None:
+    """What a writer leaves behind that died before it described its object."""
+    jetstream = backplane.link.client.jetstream()
+    for _ in range(3):
+        await jetstream.publish(f"$O.{backplane.bus.prefix}_weights.C.DEADWRITER", b"x" * 1000)
+
+
+async def bytes_held(backplane: NatsBackplane) -> int:
+    info = await backplane.link.api(f"STREAM.INFO.OBJ_{backplane.bus.prefix}_weights")
+    return int(info["state"]["bytes"])
+
+
+async def test_garbage_collection_removes_orphans_and_nothing_else(
+    backplane: NatsBackplane, source: Path, tmp_path: Path
+) -> None:
+    objects = backplane.objects(WEIGHTS)
+    ref = await objects.put(source, "kept")
+    before = await bytes_held(backplane)
+    await leave_orphans(backplane)
+    assert await objects.collect_garbage(min_age_s=0) == 1
+    assert await bytes_held(backplane) == before
+    await objects.get(ref, tmp_path / "copy")
+
+
+async def test_garbage_collection_leaves_uploads_that_are_under_way(backplane: NatsBackplane) -> None:
+    await leave_orphans(backplane)
+    assert await backplane.objects(WEIGHTS).collect_garbage(min_age_s=60) == 0
+
+
+async def test_a_delete_frees_the_space(backplane: NatsBackplane, source: Path) -> None:
+    objects = backplane.objects(WEIGHTS)
+    ref = await objects.put(source, "a")
+    await objects.delete(ref.name)
+    assert await bytes_held(backplane) == 0
+
+
+async def test_an_upload_that_fails_leaves_no_chunks(
+    backplane: NatsBackplane, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objects = backplane.objects(WEIGHTS)
+
+    async def fail(*_: object) -> None:
+        raise Rejected(400, "no description today")
+
+    monkeypatch.setattr(objects, "_describe", fail)
+    with pytest.raises(Rejected):
+        await objects.put(source, "a")
+    assert await bytes_held(backplane) == 0
+
+
+async def test_two_writers_of_the_same_object_agree(
+    backplane: NatsBackplane, connect: Connect, source: Path, tmp_path: Path
+) -> None:
+    import asyncio
+
+    other = await connect("other")
+    refs = await asyncio.gather(backplane.objects(WEIGHTS).put(source, "a"), other.objects(WEIGHTS).put(source, "a"))
+    assert refs[0] == refs[1]
+    await other.objects(WEIGHTS).get(refs[0], tmp_path / "copy")
+    assert (tmp_path / "copy").read_bytes() == source.read_bytes()
