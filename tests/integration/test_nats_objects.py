@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import io
 import random
@@ -25,25 +26,33 @@ def source(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture
+def content(source: Path) -> bytes:
+    return source.read_bytes()
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
 async def stock(backplane: NatsBackplane):  # type: ignore[no-untyped-def]
     """nats-py's own object store on our bucket."""
     return await backplane.link.client.jetstream().object_store(f"{backplane.bus.prefix}_weights")
 
 
-async def test_a_stock_client_reads_what_we_wrote(backplane: NatsBackplane, source: Path) -> None:
+async def test_a_stock_client_reads_what_we_wrote(backplane: NatsBackplane, source: Path, content: bytes) -> None:
     ref = await backplane.objects(WEIGHTS).put(source, "job1.v3")
     into = io.BytesIO()
     found = await (await stock(backplane)).get(ref.name, writeinto=into)
-    assert into.getvalue() == source.read_bytes()
+    assert into.getvalue() == content
     assert (found.info.size, found.info.chunks) == (ref.bytes, 5)
 
 
-async def test_we_read_what_a_stock_client_wrote(backplane: NatsBackplane, source: Path, tmp_path: Path) -> None:
-    data = source.read_bytes()
-    await (await stock(backplane)).put("theirs", data)
-    ref = ObjectRef(name="theirs", sha256=hashlib.sha256(data).hexdigest(), bytes=len(data))
+async def test_we_read_what_a_stock_client_wrote(backplane: NatsBackplane, content: bytes, tmp_path: Path) -> None:
+    await (await stock(backplane)).put("theirs", content)
+    ref = ObjectRef(name="theirs", sha256=hashlib.sha256(content).hexdigest(), bytes=len(content))
     await backplane.objects(WEIGHTS).get(ref, tmp_path / "copy")
-    assert (tmp_path / "copy").read_bytes() == data
+    assert (tmp_path / "copy").read_bytes() == content
 
 
 async def test_what_a_stock_client_deleted_is_gone(backplane: NatsBackplane, source: Path, tmp_path: Path) -> None:
@@ -71,7 +80,7 @@ async def test_content_that_is_not_what_was_announced_is_refused_and_leaves_no_f
     lie = ObjectRef(name=ref.name, sha256="0" * 64, bytes=ref.bytes)
     with pytest.raises(Rejected):
         await backplane.objects(WEIGHTS).get(lie, tmp_path / "copy")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["source"]
+    assert names_in(tmp_path) == ["source"]
 
 
 async def test_a_size_that_is_not_what_was_announced_is_refused(
@@ -135,12 +144,10 @@ async def test_an_upload_that_fails_leaves_no_chunks(
 
 
 async def test_two_writers_of_the_same_object_agree(
-    backplane: NatsBackplane, connect: Connect, source: Path, tmp_path: Path
+    backplane: NatsBackplane, connect: Connect, source: Path, content: bytes, tmp_path: Path
 ) -> None:
-    import asyncio
-
     other = await connect("other")
     refs = await asyncio.gather(backplane.objects(WEIGHTS).put(source, "a"), other.objects(WEIGHTS).put(source, "a"))
     assert refs[0] == refs[1]
     await other.objects(WEIGHTS).get(refs[0], tmp_path / "copy")
-    assert (tmp_path / "copy").read_bytes() == source.read_bytes()
+    assert (tmp_path / "copy").read_bytes() == content
