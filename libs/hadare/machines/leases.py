@@ -65,6 +65,10 @@ class LeaseMachine:
             held.update({str(device): run.id for device in process.devices if run})
         return held
 
+    def held(self) -> frozenset[int]:
+        """Devices on which a process lives, at work or warm."""
+        return frozenset(device for process in self._pool.all() for device in process.devices)
+
     def wake_at(self) -> float | None:
         """When ``Ticked`` is due; after it, the answer is later, or another event must come first."""
         times = [self._pool.wake_at(), self._outbox.wake_at(), self._shutdown.wake_at()]

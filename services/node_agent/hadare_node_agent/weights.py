@@ -1,0 +1,121 @@
+"""Weights on this node: versions that were fetched, results on their way out. A bounded cache, by content hash."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+
+from hadare.model.errors import Rejected
+from hadare.model.jobs import ObjectRef
+from hadare.runtime.backoff import retrying
+from hadare.runtime.bus import Objects
+
+log = structlog.get_logger("hadare.node_agent")
+
+_BLOCK = 2**20
+
+
+class Weights(Protocol):
+    """Where a fork's base comes from and where its result goes."""
+
+    async def fetch(self, lease: str, ref: ObjectRef) -> Path:
+        """The object as a local file, kept until ``release``. Raises ``Rejected`` (404), ``Unavailable``."""
+        ...
+
+    async def upload(self, path: Path, label: str) -> ObjectRef:
+        """Takes the file over. Raises ``Unavailable``."""
+        ...
+
+    def release(self, lease: str) -> None: ...
+
+
+class WeightsCache:
+    """Files named by their hash in one directory, the least recently used removed first.
+
+    A result that was uploaded stays as well: with one fork, it is the next version.
+    """
+
+    def __init__(self, objects: Objects, directory: Path, limit_bytes: int, patience_s: float) -> None:
+        self._objects = objects
+        self._directory = directory
+        self._limit = limit_bytes
+        self._patience_s = patience_s
+        self._verified: set[str] = set()
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._pins: dict[str, str] = {}
+        directory.mkdir(parents=True, exist_ok=True)
+
+    async def fetch(self, lease: str, ref: ObjectRef) -> Path:
+        self._pins[lease] = ref.sha256
+        path = self._path(ref.sha256)
+        async with self._locks.setdefault(ref.sha256, asyncio.Lock()):
+            if not await self._holds(path, ref):
+                await retrying(
+                    lambda: self._objects.get(ref, path), what=f"fetch {ref.name}", patience_s=self._patience_s
+                )
+                self._verified.add(ref.sha256)
+        path.touch()
+        self._make_room()
+        return path
+
+    async def upload(self, path: Path, label: str) -> ObjectRef:
+        ref = await retrying(
+            lambda: self._objects.put(path, label), what=f"upload {label}", patience_s=self._patience_s
+        )
+        self._adopt(path, ref.sha256)
+        self._make_room()
+        return ref
+
+    def release(self, lease: str) -> None:
+        self._pins.pop(lease, None)
+
+    def _path(self, sha256: str) -> Path:
+        return self._directory / f"{sha256}.safetensors"
+
+    async def _holds(self, path: Path, ref: ObjectRef) -> bool:
+        """A file of an earlier incarnation is believed only after it was hashed."""
+        if not _has_size(path, ref.bytes):
+            return False
+        if ref.sha256 not in self._verified and await asyncio.to_thread(_digest, path) != ref.sha256:
+            log.warning("a cached version is damaged", sha256=ref.sha256)
+            return False
+        self._verified.add(ref.sha256)
+        return True
+
+    def _adopt(self, path: Path, sha256: str) -> None:
+        path.replace(self._path(sha256))
+        self._verified.add(sha256)
+
+    def _make_room(self) -> None:
+        pinned = {self._path(sha256) for sha256 in self._pins.values()}
+        files = sorted(self._directory.glob("*.safetensors"), key=lambda path: path.stat().st_mtime_ns)
+        surplus = sum(path.stat().st_size for path in files) - self._limit
+        for path in files:
+            if surplus <= 0:
+                break
+            if path not in pinned:
+                surplus -= path.stat().st_size
+                path.unlink()
+                self._verified.discard(path.stem)
+                self._locks.pop(path.stem, None)
+
+
+def _has_size(path: Path, size: int) -> bool:
+    return path.is_file() and path.stat().st_size == size
+
+
+def _digest(path: Path) -> str:
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            found.update(block)
+    return found.hexdigest()
+
+
+def failure_text(error: Exception) -> str:
+    """What went wrong with a transfer, in a result's words."""
+    return error.message if isinstance(error, Rejected) else str(error)
