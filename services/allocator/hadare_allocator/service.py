@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import structlog
 
+from hadare import __version__
 from hadare.machines.nodes import NodeTimes
 from hadare.machines.round_events import (
     AskClose,
@@ -46,7 +47,7 @@ from hadare.model.errors import Broken, Conflict, Rejected, Unavailable
 from hadare.model.leases import Lease
 from hadare.model.rounds import RoundHead
 from hadare.runtime.backoff import retrying
-from hadare.runtime.bus import Backplane
+from hadare.runtime.bus import Backplane, Identity
 from hadare.runtime.election import take_over
 from hadare.runtime.shell import Historian, follow, stored
 from hadare.runtime.telemetry import span
@@ -55,6 +56,8 @@ from hadare.wire import subjects
 from hadare_allocator.tracing import RoundTrace
 
 log = structlog.get_logger("hadare.allocator")
+
+IDENTITY = Identity("hadare-allocator", __version__, "rounds: prices, placement, leases")
 
 _TICK_S = 0.2
 _ASK_TIMEOUT_S = 5.0
@@ -97,6 +100,7 @@ class Allocator:
             tasks.create_task(self._historian.run())
             await self._recover()
             tasks.create_task(self._tick())
+            serving = await self._bus.serve(IDENTITY, [])  # nobody asks it anything; discovery and health find it
             log.info("allocator is up", epoch=epoch, policy=self._settings.policy, round_s=self._settings.round_s)
             try:
                 while True:
@@ -104,6 +108,7 @@ class Allocator:
                     for command in self._machine.handle(event):
                         await self._perform(command)
             finally:
+                await serving.stop()
                 await listening.stop()
 
     # --- what arrives ---
