@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import structlog
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription as NatsSubscription
+from opentelemetry.trace import StatusCode
 
 from hadare.model.errors import HadareError, Rejected, Unavailable
 from hadare.runtime import telemetry
@@ -177,6 +178,8 @@ class NatsServer:
             except Exception as error:  # noqa: BLE001 - whatever it is, the asker gets an answer and we stay up
                 fault = _to_asker(error, self._identity.name, template)
                 span.set_attribute("error.type", str(fault.code))
+                if fault.code >= 500:
+                    span.set_status(StatusCode.ERROR)
                 headers |= {ERROR: fault.message[:_MAX_ERROR_HEADER], ERROR_CODE: str(fault.code)}
                 body = _error_body(fault, form)
             stats.record(began, f"{fault.code}:{fault.message}" if fault else "")

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 log = structlog.get_logger("hadare.nats")
 
-_PREFIX = re.compile(r"^[a-z0-9][a-z0-9_-]{0,31}$")
+_PREFIX = re.compile(r"^[a-z0-9][a-z0-9_-]{0,31}\Z")
 _UNSAFE = re.compile(r"[^A-Za-z0-9-]")
 _PENDING_BYTES = 8 * 2**20
 

@@ -26,14 +26,14 @@ from hadare.wire.codec import Format
 
 log = structlog.get_logger("hadare.nats")
 
-INBOX = re.compile(r"^_INBOX(_[A-Za-z0-9-]{1,128})?(\.[A-Za-z0-9_-]{1,128}){1,8}$")
+INBOX = re.compile(r"^_INBOX(_[A-Za-z0-9-]{1,128})?(\.[A-Za-z0-9_-]{1,128}){1,8}\Z")
 """What a reply subject must look like. A responder that publishes to any other writes where its caller may not."""
 
 HOST = "host"
 """The entry of a service's metadata that says where it runs."""
 
-_NAME = re.compile(r"^[A-Za-z0-9_-]{1,64}$")
-_VERSION = re.compile(r"^\d+\.\d+\.\d+([-+][0-9A-Za-z.+-]+)?$")
+_NAME = re.compile(r"^[A-Za-z0-9_-]{1,64}\Z")
+_VERSION = re.compile(r"^\d+\.\d+\.\d+([-+][0-9A-Za-z.+-]+)?\Z")
 
 
 @dataclass

@@ -28,7 +28,7 @@ LOGS_MAX_AGE_S = 7 * _DAY_S
 EVENTS_DUPLICATE_WINDOW_S = 600
 
 SHARES = {
-    "weights": 0.80,
+    "weights": 0.79,
     "progress": 0.05,
     "rounds": 0.04,
     "events": 0.04,

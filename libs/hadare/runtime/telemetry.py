@@ -30,7 +30,7 @@ Attributes = Mapping[str, str | bool | int | float]
 
 TRACEPARENT = "traceparent"
 
-_TRACEPARENT = re.compile(r"^00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})$")
+_TRACEPARENT = re.compile(r"^00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})\Z")
 _KINDS: dict[str, SpanKind] = {kind.name.lower(): kind for kind in SpanKind}
 _EXPORT_TIMEOUT_S = 5
 _METRICS_EVERY_MS = 10_000.0

@@ -30,8 +30,8 @@ M = TypeVar("M")
 Q = TypeVar("Q")
 A = TypeVar("A")
 
-_KEY = re.compile(r"^[-/_=a-zA-Z0-9]+(\.[-/_=a-zA-Z0-9]+)*$")
-_TOKEN = re.compile(r"^[A-Za-z0-9_-]{1,128}$")
+_KEY = re.compile(r"^[-/_=a-zA-Z0-9]+(\.[-/_=a-zA-Z0-9]+)*\Z")
+_TOKEN = re.compile(r"^[A-Za-z0-9_-]{1,128}\Z")
 
 
 def fill(template: str, tokens: dict[str, str]) -> str:
