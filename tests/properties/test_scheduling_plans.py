@@ -4,7 +4,7 @@ import random
 from collections import Counter
 from dataclasses import replace
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders_scheduling import SPEED, a_job, a_snapshot, flat_book
@@ -15,12 +15,15 @@ from hadare.scheduling.eligibility import Cells, placeable
 from hadare.scheduling.policies import Hadar, Policy, policy_of
 from hadare.scheduling.policies.base import Memory
 
+ROUNDS = settings(max_examples=50, deadline=None)
 POLICIES: list[Policy] = [policy_of("hadare"), policy_of("hadar"), Hadar(fill=True)]
 policies = st.sampled_from(POLICIES)
 
 
-memories = st.dictionaries(st.sampled_from([f"j{i}" for i in range(7)]), st.integers(1, 12)).map(
-    lambda w: {"waited": w}
+memories = st.builds(
+    lambda waited, credit: {"waited": waited, "credit": credit},
+    st.dictionaries(st.sampled_from([f"j{i}" for i in range(7)]), st.integers(1, 12)),
+    st.sampled_from([0.0, 8.0]),
 )
 
 
@@ -28,6 +31,7 @@ def members(plan: RoundPlan) -> list[GangMember]:
     return [member for fork in plan.forks for member in fork.gang]
 
 
+@ROUNDS
 @given(snapshots(), memories, policies)
 def test_no_cell_holds_more_than_it_has_and_only_ready_nodes_hold_anything(
     snapshot: Snapshot, memory: Memory, policy: Policy
@@ -40,6 +44,7 @@ def test_no_cell_holds_more_than_it_has_and_only_ready_nodes_hold_anything(
     assert all(count <= ready[node].devices[device_type] for (node, device_type), count in taken.items())
 
 
+@ROUNDS
 @given(snapshots(), memories, policies)
 def test_constraints_and_exclusions_are_honoured(snapshot: Snapshot, memory: Memory, policy: Policy) -> None:
     plan, _ = policy.plan(snapshot, memory)
@@ -53,12 +58,14 @@ def test_constraints_and_exclusions_are_honoured(snapshot: Snapshot, memory: Mem
             assert cells.why_not(job, member.node, member.type) == ""
 
 
+@ROUNDS
 @given(snapshots(), memories, policies)
 def test_a_placed_job_pays_off_unless_it_was_filled_in(snapshot: Snapshot, memory: Memory, policy: Policy) -> None:
     plan, _ = policy.plan(snapshot, memory)
     assert all(fork.payoff > 0 or fork.filled for fork in plan.forks)
 
 
+@ROUNDS
 @given(snapshots(), memories, policies)
 def test_quotas_never_exceed_what_is_left_and_every_fork_has_work(
     snapshot: Snapshot, memory: Memory, policy: Policy
@@ -70,6 +77,7 @@ def test_quotas_never_exceed_what_is_left_and_every_fork_has_work(
         assert all(quota >= 1 for quota in quotas)
 
 
+@ROUNDS
 @given(snapshots(), memories, policies)
 def test_every_job_has_exactly_one_decision_that_agrees_with_its_forks(
     snapshot: Snapshot, memory: Memory, policy: Policy
@@ -82,6 +90,7 @@ def test_every_job_has_exactly_one_decision_that_agrees_with_its_forks(
     assert all(set(d.blockers) <= placed for d in plan.decisions)
 
 
+@ROUNDS
 @given(snapshots(), memories, policies, st.randoms(use_true_random=False))
 def test_the_order_of_the_input_does_not_matter(
     snapshot: Snapshot, memory: Memory, policy: Policy, shuffler: random.Random
@@ -95,6 +104,7 @@ def test_the_order_of_the_input_does_not_matter(
     assert policy.plan(mixed, memory) == policy.plan(snapshot, memory)
 
 
+@ROUNDS
 @given(snapshots(), memories)
 def test_a_hadar_gang_is_whole_or_absent(snapshot: Snapshot, memory: Memory) -> None:
     plan, _ = Hadar().plan(snapshot, memory)
@@ -103,6 +113,7 @@ def test_a_hadar_gang_is_whole_or_absent(snapshot: Snapshot, memory: Memory) -> 
     assert all(sum(m.count for m in fork.gang) == jobs[fork.job_id].gang for fork in plan.forks)
 
 
+@ROUNDS
 @given(snapshots(), memories)
 def test_hadare_forks_are_one_device_and_within_the_jobs_bound(snapshot: Snapshot, memory: Memory) -> None:
     plan, _ = policy_of("hadare").plan(snapshot, memory)
@@ -113,6 +124,7 @@ def test_hadare_forks_are_one_device_and_within_the_jobs_bound(snapshot: Snapsho
         assert [fork.fork for fork in forks] == list(range(len(forks)))
 
 
+@ROUNDS
 @given(snapshots(), memories)
 def test_hadare_leaves_no_device_idle_that_a_job_could_use(snapshot: Snapshot, memory: Memory) -> None:
     plan, _ = policy_of("hadare").plan(snapshot, memory)
@@ -134,6 +146,7 @@ def usable(cells: Cells, job: JobView, key: tuple[str, str]) -> bool:
     return not cells.why_not(job, *key) and key[1] in job.throughput
 
 
+@ROUNDS
 @given(st.lists(some_nodes(), min_size=1, max_size=5), st.integers(1, 4), st.floats(1, 100))
 def test_a_job_that_is_alone_at_no_price_gets_its_fastest_gang(nodes: list[NodeView], gang: int, scale: float) -> None:
     named = [replace(n, node=name) for n, name in zip(nodes, NODES, strict=False)]

@@ -1,10 +1,11 @@
 """HadarE's placement: which devices each job's forks get in a round. A fork is one device and never spans nodes.
 
 The rules of this file. Jobs are served in a given order, the first with the least price-weighted work left.
-(1) Jobs that waited too long get one device each, whatever it costs. (2) In order, each job takes the devices that
-raise its payoff at the marginal prices, up to what it can finish with, and leaves a device for each job behind it
-(at most half of the cluster is set aside like that). (3) What is still free goes out at the reserve price, first to
-jobs without a device, then in order: no device idles while a job could use it.
+(1) Jobs whose turn it is because they waited too long get one device each, whatever it costs. (2) In order, each job
+takes the devices that raise its payoff at the marginal prices, up to what it can finish with. It sets devices aside for
+those behind it: one for each if half of the cluster is enough for that, else a quarter of the cluster. (3) What is still
+free goes out at the reserve price, first to jobs without a device, then in order: no device idles while a job could use
+it.
 """
 
 from __future__ import annotations
@@ -123,19 +124,23 @@ class Sharing:
         self._serve_by_price(order)
         self._fill(order)
 
+    def usable_devices(self) -> Floats:
+        """Devices that each job could use on an empty cluster."""
+        return np.asarray((self._rates > 0) @ self._cells.capacity.astype(np.float64), dtype=np.float64)
+
     def usable(self, row: int) -> Bools:
         """Cells in which the job could run a fork on an empty cluster."""
         return np.asarray(self._rates[row] > 0, dtype=np.bool_)
 
     def _serve_by_price(self, order: Sequence[int]) -> None:
-        most_aside = self._occupancy.cells.capacity.sum() // 2
+        devices = int(self._cells.capacity.sum())
         without = sum(1 for row in order if not self._served(row) and self.usable(row).any())
         for row in order:
             if self._occupancy.devices_free == 0:
                 return
             share = self._share(row)
             without -= 1 if not share.grants and self.usable(row).any() else 0
-            aside = min(without, most_aside)
+            aside = without if without <= devices // 2 else devices // 4
             while not share.enough() and (not share.grants or self._occupancy.devices_free > aside):
                 if not self._grant(share, priced=True):
                     break

@@ -62,9 +62,20 @@ def test_by_option_what_prices_left_free_is_filled() -> None:
 def test_a_job_that_waited_too_long_is_placed_whatever_it_pays_off() -> None:
     nodes = [a_node("n1", V100=1)]
     snapshot = a_snapshot([a_job()], nodes, flat_book(nodes, 1e6))
-    plan, memory = Hadar(patience=3).plan(snapshot, {"waited": {"a": 3}})
+    plan, memory = Hadar(patience=3).plan(snapshot, {"waited": {"a": 3}, "credit": 0.9})
     assert [fork.filled for fork in plan.forks] == [True]
-    assert memory == {"waited": {}}
+    assert memory == {"waited": {}, "credit": 0.0}
+
+
+def test_an_overdue_gang_saves_up_until_it_has_its_devices() -> None:
+    nodes = [a_node("n1", V100=4)]
+    jobs = [a_job("wide", gang=4), *(a_job(f"x{i}", priority=50.0) for i in range(4))]
+    memory = {"waited": {"wide": 8}, "credit": 2.6}
+    served = []
+    for _ in range(5):
+        plan, memory = Hadar().plan(a_snapshot(jobs, nodes), memory)
+        served.append({fork.job_id for fork in plan.forks} == {"wide"})
+    assert served == [False, False, False, True, False]
 
 
 def test_a_waiting_gang_learns_who_holds_the_devices() -> None:

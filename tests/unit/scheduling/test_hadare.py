@@ -73,6 +73,19 @@ def test_forks_slower_than_the_jobs_minimum_share_are_not_made() -> None:
     assert set(devices_of(plan_of([a_job(min_fork_share=0.4)]), "a")) == {("n0", "V100"), ("n1", "P100"), ("n2", "T4")}
 
 
+def test_a_cold_fork_is_expected_to_train_for_less_of_the_round() -> None:
+    nodes = [a_node("n1", V100=1), a_node("n2", V100=1)]
+    job = a_job(steps_left=3000, restart_cost_s=180, placed=((GangMember(node="n1", type="V100", count=1),),))
+    assert [(fork.gang[0].node, fork.quota) for fork in plan_of([job], nodes).forks] == [("n1", 2000), ("n2", 1000)]
+
+
+def test_when_more_wait_than_half_the_cluster_could_serve_the_first_takes_three_quarters() -> None:
+    nodes = [a_node(f"n{i}", V100=1) for i in range(8)]
+    plan = plan_of([a_job("a", steps_left=99_999), *(a_job(f"b{i}") for i in range(9))], nodes)
+    assert len(devices_of(plan, "a")) == 6
+    assert len({fork.job_id for fork in plan.forks}) == 3
+
+
 def test_fewer_steps_than_devices_make_fewer_forks() -> None:
     plan = plan_of([a_job(steps_left=3)])
     assert sum(fork.quota for fork in plan.forks) == 3
@@ -132,16 +145,33 @@ def test_a_price_on_the_fast_type_sends_a_job_to_the_slow_one() -> None:
 def test_a_job_that_waited_longest_is_served_first() -> None:
     nodes = [a_node("n1", V100=1)]
     jobs = [a_job("huge", steps_left=10**9), a_job("small", steps_left=1000)]
-    plan, memory = policy_of("hadare").plan(a_snapshot(jobs, nodes), {"waited": {"huge": 8}})
+    plan, memory = policy_of("hadare").plan(a_snapshot(jobs, nodes), {"waited": {"huge": 8}, "credit": 0.9})
     assert devices_of(plan, "huge") == {("n1", "V100"): 1}
-    assert memory == {"waited": {"small": 1}}
+    assert memory == {"waited": {"small": 1}, "credit": 0.0}
+
+
+def test_overdue_jobs_get_a_tenth_of_the_devices_and_no_more() -> None:
+    nodes = [a_node("n1", V100=20)]
+    big = [a_job(f"big-{i}", steps_left=10**9, max_forks=1) for i in range(20)]
+    small = [a_job(f"small-{i}", steps_left=100_000, max_forks=1) for i in range(20)]
+    memory = {"waited": {job.job_id: 20 for job in big}}
+    plan, after = policy_of("hadare").plan(a_snapshot([*big, *small], nodes), memory)
+    assert sum(fork.job_id.startswith("big") for fork in plan.forks) == 2
+    assert after["credit"] == 0.0
+
+
+def test_a_job_that_fits_nowhere_does_not_stand_in_the_way_of_others_that_are_overdue() -> None:
+    jobs = [a_job("lost", throughput={}), a_job("huge", steps_left=10**9), a_job("small", steps_left=1000)]
+    memory = {"waited": {"lost": 99, "huge": 9}, "credit": 0.9}
+    plan, _ = policy_of("hadare").plan(a_snapshot(jobs, [a_node("n1", V100=1)]), memory)
+    assert devices_of(plan, "huge")
 
 
 def test_the_memory_counts_rounds_and_forgets_jobs_that_are_gone_or_served() -> None:
     nodes = [a_node("n1", V100=1)]
     jobs = [a_job("huge", steps_left=10**9), a_job("small", steps_left=1000)]
     _, memory = policy_of("hadare").plan(a_snapshot(jobs, nodes), {"waited": {"huge": 3, "small": 2, "gone": 5}})
-    assert memory == {"waited": {"huge": 4}}
+    assert memory == {"waited": {"huge": 4}, "credit": 0.0}
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from hadare.model.errors import Rejected
 from hadare.model.plans import JobView, RoundPlan, Snapshot
-from hadare.scheduling.eligibility import placeable
+from hadare.scheduling.eligibility import Floats, JobTable, placeable
 
 ENTRY_POINT_GROUP = "hadare.policies"
 """Third parties publish a ``Policy`` instance under this group; whoever starts a process loads and registers it."""
@@ -15,8 +16,11 @@ ENTRY_POINT_GROUP = "hadare.policies"
 Memory = dict[str, Any]
 """Plain maps, lists, numbers and strings: it is stored with the round. ``{}`` is the memory of a new cluster."""
 
-WAITED = "waited"
 PATIENCE_ROUNDS = 8
+OVERDUE_SHARE = 0.1
+"""Part of the devices that goes to jobs that waited too long: they are served, and do not turn the queue around."""
+
+_WAITED, _CREDIT = "waited", "credit"
 
 
 class Policy(Protocol):
@@ -49,12 +53,46 @@ def policy_names() -> tuple[str, ...]:
     return tuple(sorted(_REGISTRY))
 
 
+@dataclass(frozen=True, slots=True)
+class Overdue:
+    """Rows of the jobs whose turn it is because they waited too long, the longest wait first; credit that is left."""
+
+    rows: tuple[int, ...] = ()
+    credit: float = 0.0
+
+
+def overdue(table: JobTable, usable: Floats, needs: Sequence[int], memory: Memory, patience: int) -> Overdue:
+    """Whose turn it is, whatever prices say.
+
+    While jobs are overdue, ``OVERDUE_SHARE`` of the devices is credited each round, and the longest wait is served as
+    soon as the credit is enough for it. So a job waits at most ``patience`` rounds, plus 1/share rounds, plus the
+    devices of those overdue before it over the share of the devices. ``usable`` are the devices that each job could
+    use on an empty cluster, ``needs`` those that it needs at once.
+    """
+    waited = rounds_waited(memory)
+    rows = [
+        row for row, job in enumerate(table.jobs) if waited.get(job.job_id, 0) >= patience and usable[row] >= needs[row]
+    ]
+    if not rows:
+        return Overdue()
+    devices = float(usable.max())
+    credit = min(max(devices, 1.0), float(memory.get(_CREDIT, 0.0)) + OVERDUE_SHARE * devices)
+    turn: list[int] = []
+    for row in sorted(rows, key=lambda row: (-waited[table.jobs[row].job_id], table.jobs[row].job_id)):
+        if needs[row] > credit:
+            break
+        turn.append(row)
+        credit -= needs[row]
+    return Overdue(tuple(turn), credit)
+
+
 def rounds_waited(memory: Memory) -> dict[str, int]:
     """Rounds in a row in which each job could have been placed and was not."""
-    return {str(job): int(rounds) for job, rounds in memory.get(WAITED, {}).items()}
+    return {str(job): int(rounds) for job, rounds in memory.get(_WAITED, {}).items()}
 
 
-def remember(waited: dict[str, int], jobs: Iterable[JobView], placed: Collection[str]) -> Memory:
+def remember(memory: Memory, credit: float, jobs: Iterable[JobView], placed: Collection[str]) -> Memory:
     """The memory after a round. A job that got devices, is not ready, or is gone is forgotten."""
+    waited = rounds_waited(memory)
     waiting = sorted(job.job_id for job in jobs if placeable(job) and job.job_id not in placed)
-    return {WAITED: {job: waited.get(job, 0) + 1 for job in waiting}}
+    return {_WAITED: {job: waited.get(job, 0) + 1 for job in waiting}, _CREDIT: credit}

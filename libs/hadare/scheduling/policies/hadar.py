@@ -13,7 +13,7 @@ from hadare.scheduling.division import quotas, slack
 from hadare.scheduling.eligibility import Cells, Floats, JobTable, cell_rates, job_table
 from hadare.scheduling.placement import Free, Gangs, Placement, PriceSums, rounded
 from hadare.scheduling.planning import QueuePlanner, without
-from hadare.scheduling.policies.base import PATIENCE_ROUNDS, Memory, remember, rounds_waited
+from hadare.scheduling.policies.base import PATIENCE_ROUNDS, Memory, overdue, remember
 from hadare.scheduling.pricing import Curves
 
 FEW_JOBS = 16
@@ -22,7 +22,7 @@ FEW_JOBS = 16
 
 @dataclass(frozen=True, slots=True)
 class Hadar:
-    """``patience``: rounds after which a waiting job is placed before all others, whatever it pays off.
+    """``patience``: rounds after which a waiting job has its turn before others, whatever it pays off.
 
     ``fill``: place jobs that prices kept out on devices that would idle.
     """
@@ -38,18 +38,14 @@ class Hadar:
         table = job_table(snapshot.jobs, cells.types, snapshot.now_s)
         hopes = hoped_payoffs(table, curves.reserve(cells), snapshot.round_s)
         # 2. the queue: those that waited too long, then by hope per device
-        waited = rounds_waited(memory)
-        order = _queue(table, hopes)
-        urgent = sorted(
-            (row for row in order if waited.get(table.jobs[row].job_id, 0) >= self.patience),
-            key=lambda row: (-waited[table.jobs[row].job_id], table.jobs[row].job_id),
-        )
-        late = set(urgent)
-        queue = [*urgent, *(row for row in order if row not in late)]
-        # 3. the programme, and what is left
         round_plan = _Round(table, cells, curves, snapshot.round_s)
-        round_plan.place_anyway(urgent)
-        round_plan.place_by_payoff([row for row in order if row not in late], hopes)
+        turn = overdue(table, round_plan.usable_devices(), [j.gang for j in table.jobs], memory, self.patience)
+        late = set(turn.rows)
+        by_hope = [row for row in _queue(table, hopes) if row not in late]
+        queue = [*turn.rows, *by_hope]
+        # 3. the programme, and what is left
+        round_plan.place_anyway(turn.rows)
+        round_plan.place_by_payoff(by_hope, hopes)
         if self.fill:
             round_plan.place_anyway(row for row in queue if row not in round_plan.placed)
         # 4. quotas and reasons
@@ -70,7 +66,7 @@ class Hadar:
                 )
             ),
         )
-        return plan, remember(waited, snapshot.jobs, {fork.job_id for fork in forks})
+        return plan, remember(memory, turn.credit, snapshot.jobs, {fork.job_id for fork in forks})
 
 
 def hoped_payoffs(table: JobTable, reserve: Floats, round_s: float) -> Floats:
@@ -102,6 +98,10 @@ class _Round:
         self._planner = QueuePlanner(cells, curves, round_s)
         self._free: Free = self._prices.capacity
         self.placed: dict[int, tuple[Placement, bool]] = {}
+
+    def usable_devices(self) -> Floats:
+        """Devices that each job could use on an empty cluster."""
+        return np.asarray((self._rates > 0) @ np.asarray(self._prices.capacity, dtype=np.float64), dtype=np.float64)
 
     def place_anyway(self, rows: Iterable[int]) -> None:
         """Each job's best gang from what is free, in order; marked ``filled``, for no payoff was asked."""

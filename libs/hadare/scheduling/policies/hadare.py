@@ -15,14 +15,14 @@ from hadare.scheduling.decisions import Outcome, explain
 from hadare.scheduling.division import quotas, slack
 from hadare.scheduling.eligibility import Cells, Floats, JobTable, job_table
 from hadare.scheduling.placement import rounded
-from hadare.scheduling.policies.base import PATIENCE_ROUNDS, Memory, remember, rounds_waited
+from hadare.scheduling.policies.base import PATIENCE_ROUNDS, Memory, overdue, remember
 from hadare.scheduling.pricing import Curves, Occupancy
 from hadare.scheduling.sharing import Share, Sharing
 
 
 @dataclass(frozen=True, slots=True)
 class Hadare:
-    """``patience``: rounds after which a waiting job is served before all others."""
+    """``patience``: rounds after which a waiting job has its turn before others."""
 
     name: str = "hadare"
     patience: int = PATIENCE_ROUNDS
@@ -33,15 +33,11 @@ class Hadare:
         curves = Curves(cells, snapshot.prices)
         table = job_table(snapshot.jobs, cells.types, snapshot.now_s)
         # 2. who comes first
-        waited = rounds_waited(memory)
         order = least_work_first(table, curves.reserve(cells))
-        urgent = sorted(
-            (row for row in order if waited.get(table.jobs[row].job_id, 0) >= self.patience),
-            key=lambda row: (-waited[table.jobs[row].job_id], table.jobs[row].job_id),
-        )
-        # 3. who gets which devices, by price and then what is left
         sharing = Sharing(table, cells, Occupancy(cells, curves), snapshot.round_s)
-        sharing.serve(order, urgent)
+        turn = overdue(table, sharing.usable_devices(), [1] * len(table.jobs), memory, self.patience)
+        # 3. who gets which devices, by price and then what is left
+        sharing.serve(order, turn.rows)
         # 4. how many steps each fork may do, and why everyone got what he got
         shares = [sharing.shares[row] for row in order if row in sharing.shares]
         forks = tuple(fork for share in shares for fork in _forks(share, cells))
@@ -61,7 +57,7 @@ class Hadare:
                 )
             ),
         )
-        return plan, remember(waited, snapshot.jobs, {fork.job_id for fork in forks})
+        return plan, remember(memory, turn.credit, snapshot.jobs, {fork.job_id for fork in forks})
 
 
 def least_work_first(table: JobTable, type_prices: Floats) -> list[int]:
