@@ -22,7 +22,7 @@ from types import FrameType
 import torch
 
 from hadare.training import forkchild, linux
-from hadare.training.processes import end_fork, marker_of, process_table, read_process
+from hadare.training.processes import Process, end_fork, marker_of, process_table, read_process
 from hadare.training.protocol import (
     MAX_MESSAGE_BYTES,
     REQUESTS,
@@ -57,8 +57,13 @@ class ForkServer:
             while not self._ending:
                 for key, _ in selector.select():
                     key.data()
+        self._end_all()
+
+    def _end_all(self) -> None:
         for fork in self._forks.values():
             end_fork(fork.pid, fork.started, fork.process_id)
+        for orphan in _children():  # of forks that had ended before
+            end_fork(orphan.pid, orphan.started, marker_of(orphan.pid))
 
     def _watch_signals(self) -> None:
         for end in (self._wake_read, self._wake_write):
@@ -130,10 +135,14 @@ class ForkServer:
         """Once no fork lives, an adopted orphan without a marker can only be what is left of one."""
         if self._forks:
             return
-        own = os.getpid()
-        for process in process_table().values():
-            if process.parent == own and not marker_of(process.pid):
-                end_fork(process.pid, process.started, "")
+        for orphan in _children():
+            if not marker_of(orphan.pid):
+                end_fork(orphan.pid, orphan.started, "")
+
+
+def _children() -> list[Process]:
+    own = os.getpid()
+    return [process for process in process_table().values() if process.parent == own]
 
 
 def _next_dead() -> tuple[int, int] | None:

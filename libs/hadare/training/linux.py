@@ -10,7 +10,7 @@ from pathlib import Path
 from signal import Signals
 
 MARKER = "HADARE_FORK"
-MARKER_ROOM = 128
+MARKER_ROOM = 512
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36

@@ -133,11 +133,13 @@ class Trainer:
         self.scaler.scale(loss / divisor if divisor > 1 else loss).backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
-    def update(self) -> None:
-        """One optimiser update from the gradients gathered."""
+    def update(self) -> bool:
+        """One optimiser update from the gradients gathered; false if mixed precision skipped it for an overflow."""
+        before = self.scaler.get_scale()
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
+        return self.scaler.get_scale() >= before
 
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
         if self._mixed is None:
@@ -159,6 +161,7 @@ class _Loop:
         self._since_report = 0
         self._loss = math.nan
         self._revoked_at = math.inf
+        self._begun = self._reported = 0.0
 
     def run(self, revoked: Callable[[], float | None]) -> Trained:
         trainer, grant = self._trainer, self._grant
@@ -169,29 +172,32 @@ class _Loop:
         self._batches = chain([next(self._batches)], self._batches)
         throttle = Throttle(grant.rate)
         throttle.start()
-        begun = time.monotonic()
+        self._begun = self._reported = time.monotonic()
         watch = Stopwatch(trainer.device, WARM_UP_STEPS)
-        next_report = begun + grant.report_interval_s
         while (reason := self._end(throttle, revoked)) is None:
-            self._step(begun)
+            self._step()
             throttle.wait()
             watch.step()
-            if (now := time.monotonic()) >= next_report:
-                next_report = now + grant.report_interval_s
-                self._read_loss()
-                self._report(Standing(steps=self._steps, loss=self._loss, steps_per_s=watch.steps_per_s()))
+            self._report_if_due(watch)
         self._flush()
         self._read_loss()
-        speed = watch.steps_per_s()
+        speed = watch.steps_per_s()  # waits for the device, so it comes before the clock is read
         return Trained(
             steps=self._steps,
             samples=self._steps * trainer.task.batch_size,
             updates=self._updates,
-            seconds=time.monotonic() - begun,
+            seconds=time.monotonic() - self._begun,
             steps_per_s=speed,
             loss=self._loss,
             reason=reason,
         )
+
+    def _report_if_due(self, watch: Stopwatch) -> None:
+        now = time.monotonic()
+        if now - self._reported >= self._grant.report_interval_s:
+            self._reported = now
+            self._read_loss()
+            self._report(Standing(steps=self._steps, loss=self._loss, steps_per_s=watch.steps_per_s()))
 
     def _end(self, throttle: Throttle, revoked: Callable[[], float | None]) -> EndReason | None:
         if self._steps >= self._grant.quota:
@@ -203,32 +209,30 @@ class _Loop:
             return "clock"
         return "revoked" if now >= self._revoked_at or not throttle.fits(self._revoked_at) else None
 
-    def _step(self, begun: float) -> None:
+    def _step(self) -> None:
         trainer, accumulate = self._trainer, self._trainer.options.accumulate
         if self._steps % accumulate == 0:
-            trainer.set_position(self._position(begun))
+            trainer.set_position(self._position())
         self._losses += trainer.gradient(next(self._batches), accumulate)
         self._steps += 1
         self._since_report += 1
         if self._steps % accumulate == 0:
-            trainer.update()
-            self._updates += 1
+            self._updates += trainer.update()
 
-    def _position(self, begun: float) -> float:
+    def _position(self) -> float:
         """Between ``schedule_from`` and ``schedule_to`` by the quota or the clock, whichever will end the fork."""
         grant = self._grant
         if grant.schedule_from == grant.schedule_to:
             return grant.schedule_from
         used = self._steps / max(1, grant.quota)
         if math.isfinite(grant.deadline):
-            used = max(used, (time.monotonic() - begun) / max(1e-9, grant.deadline - begun))
+            used = max(used, (time.monotonic() - self._begun) / max(1e-9, grant.deadline - self._begun))
         return grant.schedule_from + min(1.0, used) * (grant.schedule_to - grant.schedule_from)
 
     def _flush(self) -> None:
         """An update of what was gathered when the grant ended between two updates."""
         if self._steps % self._trainer.options.accumulate:
-            self._trainer.update()
-            self._updates += 1
+            self._updates += self._trainer.update()
 
     def _read_loss(self) -> None:
         if self._since_report == 0:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -80,27 +80,19 @@ def save_state(
     tensors, aliases = _model_tensors(model)
     parameters = {MODEL_PREFIX + _plain(name) for name, _ in model.named_parameters(remove_duplicate=False)}
     buffers = tuple(sorted(name for name in tensors if name not in parameters))
-    scalars: dict[str, Scalar] = {}
-    for name, value in _optimizer_items(model, optimizer):
-        if isinstance(value, Tensor):
-            tensors[name] = value
-        else:
-            scalars[name] = value
-    wide = tuple(sorted(name for name, tensor in tensors.items() if tensor.dtype == torch.complex128))
+    states = dict(_optimizer_items(model, optimizer))
+    tensors.update({name: value for name, value in states.items() if isinstance(value, Tensor)})
     stored = {name: _stored(name, tensor) for name, tensor in tensors.items()}
     specs = {name: TensorSpec(NAMES[tensor.dtype], tuple(tensor.shape)) for name, tensor in stored.items()}
-    full = FileMeta(
+    full = replace(
+        given,
         spec=spec_hash(specs, aliases),
         aliases=aliases,
         buffers=buffers,
-        wide_complex=wide,
-        scalars=scalars,
-        scaler=given.scaler,
-        base=given.base,
-        user=given.user,
+        wide_complex=tuple(sorted(n for n, tensor in tensors.items() if tensor.dtype == torch.complex128)),
+        scalars={name: value for name, value in states.items() if not isinstance(value, Tensor)},
     )
-    writer = Writer(path, specs, meta_document(full))
-    with writer:
+    with (writer := Writer(path, specs, meta_document(full))):
         for name in layout(specs):
             writer.append(stored[name])
     return writer.written

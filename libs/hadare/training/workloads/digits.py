@@ -22,14 +22,14 @@ Images = tuple[Tensor, Tensor]
 
 
 class DigitsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``hidden`` units in each of ``layers`` layers; SGD with momentum."""
+    """``hidden`` units in each of ``layers`` layers, with batch normalisation if asked; SGD with momentum."""
 
     hidden: Annotated[int, Meta(ge=1, le=16384)] = 64
     layers: Annotated[int, Meta(ge=1, le=64)] = 1
     lr: Annotated[float, Meta(gt=0)] = 0.1
     momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.9
     weight_decay: Annotated[float, Meta(ge=0)] = 0.0
-    batch_norm: bool = False
+    batch_norm: bool = True
 
 
 class Digits(Task[Images]):
