@@ -213,3 +213,22 @@ async def test_a_watch_that_begins_under_writes_misses_nothing(plane: Backplane,
             change = (await take(watch, 1))[0]
     await writing
     assert seen == {f"n{number}" for number in range(50)}
+
+
+async def test_a_list_under_writes_misses_nothing(plane: Backplane, other: Backplane) -> None:
+    table = plane.table(NODE_WISHES)
+    names = {f"n{number}" for number in range(100)}
+    await asyncio.gather(*(table.put(name, NodeWish(node=name, drain=False)) for name in names))
+    stop = asyncio.Event()
+
+    async def churn() -> None:
+        number = 0
+        while not stop.is_set():
+            number += 1
+            await table.put(f"n{number % 100}", NodeWish(node=f"n{number % 100}", drain=True, reason=str(number)))
+
+    writing = asyncio.create_task(churn())
+    lists = [{entry.name for entry in await other.table(NODE_WISHES).entries()} for _ in range(20)]
+    stop.set()
+    await writing
+    assert [names - found for found in lists] == [set()] * 20

@@ -8,12 +8,15 @@ import json
 import msgpack
 import pytest
 from nats.aio.msg import Msg
+from structlog.testing import capture_logs
 
+from hadare.model.devices import Heartbeat
 from hadare.model.errors import Rejected
 from hadare.model.leases import Revoke, Revoked
+from hadare.runtime import nats_link
 from hadare.runtime.bus import Identity, Route
 from hadare.runtime.nats_connection import NatsBackplane
-from hadare.wire.subjects import REVOKE
+from hadare.wire.subjects import HEARTBEAT, REVOKE
 from nats_fixtures import Connect
 
 pytestmark = pytest.mark.integration
@@ -185,3 +188,26 @@ async def test_a_slow_subscriber_does_not_hold_up_the_connection(served: NatsBac
     assert answer.ended == ("j1",)
     stuck.set()
     await asyncio.gather(*hanging)
+
+
+async def test_what_a_slow_subscriber_loses_is_logged(
+    backplane: NatsBackplane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nats_link, "PENDING_MESSAGES", 5)
+    go_on = asyncio.Event()
+    heard: list[int] = []
+
+    async def dawdle(message: Heartbeat) -> None:
+        await go_on.wait()
+        heard.append(message.sequence)
+
+    with capture_logs() as logged:
+        subscription = await backplane.bus.subscribe(HEARTBEAT, dawdle)
+        for sequence in range(50):
+            beat = Heartbeat(node="n1", incarnation="i", sequence=sequence)
+            await backplane.bus.publish(HEARTBEAT, beat, node="n1")
+        await backplane.link.flush()
+        go_on.set()
+        await subscription.stop()
+    assert 5 <= len(heard) < 50
+    assert [entry["kind"] for entry in logged if entry["event"] == "bus error"] == ["SlowConsumerError"]
