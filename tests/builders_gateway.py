@@ -13,7 +13,8 @@ from hadare.model.jobs import JobProgress, JobState, ObjectRef, VersionManifest
 from hadare.model.leases import Lease, LeaseKey
 from hadare.model.plans import Decision, ForkPlan, GangMember, PriceBook, PriceCurve
 from hadare.model.rounds import NodeLeases, RoundHead, RoundPage
-from hadare.runtime.memory import MemoryBackplane, MemoryHub
+from hadare.runtime.bus import Backplane
+from hadare.runtime.memory import MemoryHub
 from hadare.wire import api_cluster, subjects
 from hadare_gateway.service import GatewayService
 
@@ -55,10 +56,17 @@ class Others:
     """The tracker, the allocator, pricing and the agents, as far as their records go."""
 
     def __init__(self, hub: MemoryHub) -> None:
-        self.backplane: MemoryBackplane = hub.connect("others")
+        self.backplane: Backplane = hub.connect("others")
+
+    @classmethod
+    def over(cls, backplane: Backplane) -> Others:
+        """Over another backplane than the one in memory."""
+        others = cls(MemoryHub())
+        others.backplane = backplane
+        return others
 
     async def settle(self) -> None:
-        """Lets the gateway's watches catch up."""
+        """Lets the gateway's watches catch up (in memory: no message takes longer than a turn of the loop)."""
         for _ in range(20):
             await asyncio.sleep(0)
 
