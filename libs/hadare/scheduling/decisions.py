@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from hadare.model.plans import Decision, ForkPlan, JobView, ReasonCode, Snapshot
+from hadare.model.plans import Decision, ForkPlan, JobView, ReasonCode, RoundPlan, Snapshot
 from hadare.scheduling.eligibility import Cells
 
 MOST_BLOCKERS = 5
@@ -16,7 +16,7 @@ class Outcome:
     """What a policy knows when it explains itself.
 
     ``order`` are the placeable jobs' ids, first served first; ``refused`` those that a price kept out;
-    ``devices_needed`` the devices that a job must have at once.
+    ``devices_needed`` the devices that a job must have at once, if more than one.
     """
 
     snapshot: Snapshot
@@ -24,7 +24,18 @@ class Outcome:
     order: Sequence[str]
     forks: Sequence[ForkPlan]
     refused: frozenset[str]
-    devices_needed: Mapping[str, int]
+    devices_needed: Mapping[str, int] = field(default_factory=dict)
+
+
+def conclude(policy: str, outcome: Outcome) -> RoundPlan:
+    """The plan of a round: its forks, sorted, and a decision for every job."""
+    return RoundPlan(
+        round=outcome.snapshot.round,
+        epoch=outcome.snapshot.epoch,
+        policy=policy,
+        forks=tuple(sorted(outcome.forks, key=lambda fork: (fork.job_id, fork.fork))),
+        decisions=explain(outcome),
+    )
 
 
 def explain(outcome: Outcome) -> tuple[Decision, ...]:

@@ -3,9 +3,9 @@
 The rules of this file. Jobs are served in a given order, the first with the least price-weighted work left.
 (1) Jobs whose turn it is because they waited too long get one device each, whatever it costs. (2) In order, each job
 takes the devices that raise its payoff at the marginal prices, up to what it can finish with. It sets devices aside for
-those behind it: one for each if half of the cluster is enough for that, else a quarter of the cluster. (3) What is still
-free goes out at the reserve price, first to jobs without a device, then in order: no device idles while a job could use
-it.
+those behind it: one for each if half of the cluster is enough for that, else a quarter of the cluster. (3) What is
+still free goes out at the reserve price, first to jobs without a device, then in order: no device idles while a job
+could use it.
 """
 
 from __future__ import annotations

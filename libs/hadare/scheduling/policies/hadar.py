@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hadare.model.plans import ForkPlan, GangMember, RoundPlan, Snapshot
-from hadare.scheduling.decisions import Outcome, explain
+from hadare.scheduling.decisions import Outcome, conclude
 from hadare.scheduling.division import quotas, slack
 from hadare.scheduling.eligibility import Cells, Floats, JobTable, cell_rates, job_table
 from hadare.scheduling.placement import Free, Gangs, Placement, PriceSums, rounded
@@ -49,24 +49,17 @@ class Hadar:
         if self.fill:
             round_plan.place_anyway(row for row in queue if row not in round_plan.placed)
         # 4. quotas and reasons
-        forks = tuple(sorted(round_plan.forks(), key=lambda fork: fork.job_id))
-        plan = RoundPlan(
-            round=snapshot.round,
-            epoch=snapshot.epoch,
-            policy=self.name,
+        forks = tuple(round_plan.forks())
+        outcome = Outcome(
+            snapshot=snapshot,
+            cells=cells,
+            order=[table.jobs[row].job_id for row in queue],
             forks=forks,
-            decisions=explain(
-                Outcome(
-                    snapshot=snapshot,
-                    cells=cells,
-                    order=[table.jobs[row].job_id for row in queue],
-                    forks=forks,
-                    refused=round_plan.refused(queue),
-                    devices_needed={job.job_id: job.gang for job in table.jobs},
-                )
-            ),
+            refused=round_plan.refused(queue),
+            devices_needed={job.job_id: job.gang for job in table.jobs},
         )
-        return plan, remember(memory, turn.credit, snapshot.jobs, {fork.job_id for fork in forks})
+        memory = remember(memory, turn.credit, snapshot.jobs, {fork.job_id for fork in forks})
+        return conclude(self.name, outcome), memory
 
 
 def hoped_payoffs(table: JobTable, reserve: Floats, round_s: float) -> Floats:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hadare.model.plans import ForkPlan, GangMember, RoundPlan, Snapshot
-from hadare.scheduling.decisions import Outcome, explain
+from hadare.scheduling.decisions import Outcome, conclude
 from hadare.scheduling.division import quotas, slack
 from hadare.scheduling.eligibility import Cells, Floats, JobTable, job_table
 from hadare.scheduling.placement import rounded
@@ -41,23 +41,15 @@ class Hadare:
         # 4. how many steps each fork may do, and why everyone got what he got
         shares = [sharing.shares[row] for row in order if row in sharing.shares]
         forks = tuple(fork for share in shares for fork in _forks(share, cells))
-        plan = RoundPlan(
-            round=snapshot.round,
-            epoch=snapshot.epoch,
-            policy=self.name,
-            forks=tuple(sorted(forks, key=lambda fork: (fork.job_id, fork.fork))),
-            decisions=explain(
-                Outcome(
-                    snapshot=snapshot,
-                    cells=cells,
-                    order=[table.jobs[row].job_id for row in order],
-                    forks=forks,
-                    refused=frozenset(share.job.job_id for share in shares if share.refused),
-                    devices_needed={},
-                )
-            ),
+        outcome = Outcome(
+            snapshot=snapshot,
+            cells=cells,
+            order=[table.jobs[row].job_id for row in order],
+            forks=forks,
+            refused=frozenset(share.job.job_id for share in shares if share.refused),
         )
-        return plan, remember(memory, turn.credit, snapshot.jobs, {fork.job_id for fork in forks})
+        memory = remember(memory, turn.credit, snapshot.jobs, {fork.job_id for fork in forks})
+        return conclude(self.name, outcome), memory
 
 
 def least_work_first(table: JobTable, type_prices: Floats) -> list[int]:
