@@ -6,6 +6,7 @@ its own, and its streams are gone after it.
 
 from __future__ import annotations
 
+import gc
 import os
 import uuid
 import warnings
@@ -76,6 +77,15 @@ async def drop_streams(backplane: NatsBackplane, prefix: str) -> None:
 
 def docker_misses() -> str:
     """What is missing for a container of ``IMAGE``, in words; '' if nothing is."""
+    with warnings.catch_warnings():
+        # docker-py leaves its socket open where no daemon answers.
+        warnings.simplefilter("ignore", ResourceWarning)
+        missing = _docker_misses()
+        gc.collect()
+    return missing
+
+
+def _docker_misses() -> str:
     import docker
     from docker.errors import DockerException, ImageNotFound
 
@@ -86,7 +96,8 @@ def docker_misses() -> str:
     try:
         client.ping()
         if not client.images.list(name=RYUK_IMAGES):
-            os.environ.setdefault("TESTCONTAINERS_RYUK_DISABLED", "true")  # it could not be pulled in time, or at all
+            # It may not be to be had, and a container of ours is removed by its fixture anyway.
+            os.environ.setdefault("TESTCONTAINERS_RYUK_DISABLED", "true")
         try:
             client.images.get(IMAGE)
         except ImageNotFound:
