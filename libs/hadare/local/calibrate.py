@@ -52,7 +52,7 @@ def measure(name: str, seeds: Sequence[int]) -> Calibration:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=8)
+    parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "demo" / "targets.yaml")
     arguments = parser.parse_args()
     torch.set_num_threads(1)

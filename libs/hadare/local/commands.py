@@ -50,7 +50,7 @@ def demo(options: DemoOptions) -> int:
     directory = demo_directory(options.directory)
     cluster = lifecycle.prepare(directory, _demo_spec(options.cluster), options.round_s or DEMO_ROUND_S, "hadare")
     trace_client(directory)
-    console = Console(stderr=False)
+    console = Console()
     report = asyncio.run(_demonstrate(directory, cluster, console, options.plain))
     if report is None:
         console.print("stopped; no process is left")

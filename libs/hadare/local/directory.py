@@ -50,8 +50,8 @@ def remembered(directory: Path) -> LocalCluster | None:
 
 
 def remember(directory: Path, cluster: LocalCluster) -> None:
-    """Writes ``cluster.json``, whole or not at all."""
-    write_json(directory / "cluster.json", msgspec.to_builtins(cluster))
+    """Writes ``cluster.json``, whole or not at all, with the URL for programs that look for it."""
+    write_json(directory / "cluster.json", {"nats_url": cluster.nats_url, **msgspec.to_builtins(cluster)})
 
 
 def write_json(path: Path, document: Any) -> None:

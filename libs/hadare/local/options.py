@@ -25,7 +25,7 @@ class UpOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOptions:
-    """``hadare demo``. ``directory`` None: a temporary one, removed at the end. ``json_file``: for the report."""
+    """``hadare demo``. ``directory`` None: a new one, ``.hadare/demo-<time>``, that stays. ``json_file``: a report."""
 
     directory: Path | None = None
     json_file: Path | None = None

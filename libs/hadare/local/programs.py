@@ -13,6 +13,8 @@ from hadare.runtime.embedded import EmbeddedNats
 CONTROL_SERVICES = ("gateway", "pricing", "allocator", "jobtracker")
 
 _AGENTS_STAGE, _SERVICES_STAGE, _BUS_STAGE = 0, 1, 2
+_AGENT_GRACE_S = 25.0
+"""Longer than an agent's own time limit, within which its forks hand back what they have."""
 
 
 def spans_directory(directory: Path) -> Path:
@@ -32,7 +34,10 @@ def programs(cluster: LocalCluster, directory: Path) -> list[Program]:
         "TMPDIR": str(directory / "tmp"),
     }
     (directory / "tmp").mkdir(parents=True, exist_ok=True)
-    own = {"allocator": {"HADARE_ROUND_S": str(cluster.round_s), "HADARE_POLICY": cluster.policy}}
+    own = {
+        "allocator": {"HADARE_ROUND_S": str(cluster.round_s), "HADARE_POLICY": cluster.policy},
+        "jobtracker": {"HADARE_WORK_DIR": str(directory / "tracker")},
+    }
     return [
         _bus(cluster, directory),
         *(_service(name, common | own.get(name, {})) for name in CONTROL_SERVICES),
@@ -54,6 +59,10 @@ def _agent(node: NodeSpec, emulation: Emulation, directory: Path, common: dict[s
     own = {
         "HADARE_INSTANCE": node.name,
         "HADARE_NODE": node.name,
+        "HADARE_DEVICES": ",".join(f"{group.count}:{group.type}" for group in node.devices) or "auto",
+        "HADARE_LABELS": ",".join(f"{name}={value}" for name, value in sorted(node.labels.items())),
+        "HADARE_BASE_RATE": str(emulation.base_rate),
+        "HADARE_BASE_RATES": ",".join(f"{name}={rate}" for name, rate in sorted(emulation.workloads.items())),
         "HADARE_WORK_DIR": str(directory / "nodes" / node.name),
     }
     return Program(
@@ -61,5 +70,5 @@ def _agent(node: NodeSpec, emulation: Emulation, directory: Path, common: dict[s
         command=(sys.executable, "-m", "hadare_node_agent"),
         env=common | own,
         stage=_AGENTS_STAGE,
-        grace_s=15.0,
+        grace_s=_AGENT_GRACE_S,
     )

@@ -35,21 +35,21 @@ def summary(report: Report) -> RenderableType:
 def _jobs(report: Report) -> Table:
     table = Table(title="jobs", title_justify="left", box=None, pad_edge=False)
     table.add_column("job", no_wrap=True)
-    for heading in ("steps", "rounds", "forks", "versions", "metric", "target", "one worker", "JCT", ""):
+    for heading in ("steps", "rounds", "forks", "metric", "reached", "target", "JCT s"):
         table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
     for job in report.jobs:
         sign = "≥" if job.better == "higher" else "≤"
         table.add_row(
             job.name,
             f"{job.steps}/{job.target_steps}",
             str(job.rounds),
-            f"{job.forks} (≤ {job.most_forks} a round)",
-            str(job.versions),
-            f"{job.metric_name} {job.metric:.4f}" if job.metric is not None else "none",
+            str(job.forks),
+            job.metric_name,
+            f"{job.metric:.4f}" if job.metric is not None else "none",
             f"{sign} {job.target:.4f}",
-            f"{job.one_worker:.4f}",
-            f"{job.jct_s:.1f} s" if job.jct_s is not None else "-",
-            Text("reached", style="green") if job.reached else Text("missed", style="red"),
+            f"{job.jct_s:.1f}" if job.jct_s is not None else "-",
+            Text("ok", style="green") if job.reached else Text("NO", style="red"),
         )
     return table
 

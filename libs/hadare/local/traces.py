@@ -12,7 +12,7 @@ from hadare.local.directory import write_json
 
 Span = Mapping[str, Any]
 
-SERVICES = ("hadare-gateway", "hadare-pricing", "hadare-allocator", "hadare-jobtracker", "hadare-node_agent")
+SERVICES = ("hadare-gateway", "hadare-pricing", "hadare-allocator", "hadare-jobtracker", "hadare-node-agent")
 """Who must have worked on every job."""
 
 

@@ -1,0 +1,65 @@
+from pathlib import Path
+
+import pytest
+
+from hadare.local.directory import LocalCluster
+from hadare.local.processes import Program
+from hadare.local.programs import programs
+from hadare.local.spec import cluster_from
+from hadare.runtime import config
+from hadare_allocator.config import AllocatorConfig
+from hadare_jobtracker.config import JobTrackerConfig
+from hadare_node_agent.config import NodeAgentConfig
+
+SPEC = cluster_from(
+    {
+        "nodes": [
+            {"name": "a", "devices": [{"type": "V100", "count": 2}, {"type": "T4"}], "labels": {"zone": "x"}},
+            {"name": "b"},
+        ],
+        "emulation": {"base_rate": 40, "workloads": {"m.n:C": 7}},
+    },
+    "spec",
+)
+
+
+@pytest.fixture
+def found(tmp_path: Path) -> dict[str, Program]:
+    cluster = LocalCluster(port=4321, spec=SPEC, policy="hadar", round_s=6.0, prefix="lab")
+    return {program.name: program for program in programs(cluster, tmp_path)}
+
+
+def test_the_bus_comes_first_and_ends_last(tmp_path: Path) -> None:
+    listed = programs(LocalCluster(port=4321, spec=SPEC), tmp_path)
+    assert [p.name for p in listed] == ["nats", "gateway", "pricing", "allocator", "jobtracker", "a", "b"]
+    agents, services, bus = {p.stage for p in listed[5:]}, {p.stage for p in listed[1:5]}, {listed[0].stage}
+    assert max(agents) < min(services) <= max(services) < min(bus)
+
+
+def test_an_agent_understands_what_it_is_told(found: dict[str, Program]) -> None:
+    agent = config.load(NodeAgentConfig, found["a"].env)
+    assert agent.nats_url == "nats://127.0.0.1:4321"
+    assert agent.prefix == "lab"
+    assert [(g.type, g.count) for g in agent.device_groups() or ()] == [("V100", 2), ("T4", 1)]
+    assert agent.label_map() == {"zone": "x"}
+    assert (agent.base_rate, agent.workload_rates()) == (40.0, {"m.n:C": 7.0})
+
+
+def test_an_agent_has_longer_to_end_than_it_may_take(found: dict[str, Program]) -> None:
+    assert found["a"].grace_s > config.load(NodeAgentConfig, found["a"].env).stop_timeout_s
+
+
+def test_a_node_without_devices_discovers_them(found: dict[str, Program]) -> None:
+    assert config.load(NodeAgentConfig, found["b"].env).device_groups() is None
+
+
+def test_the_allocator_gets_round_and_policy(found: dict[str, Program]) -> None:
+    allocator = config.load(AllocatorConfig, found["allocator"].env)
+    assert (allocator.round_s, allocator.policy) == (6.0, "hadar")
+
+
+def test_every_file_lies_in_the_directory_of_the_cluster(found: dict[str, Program], tmp_path: Path) -> None:
+    assert config.load(JobTrackerConfig, found["jobtracker"].env).work_dir.is_relative_to(tmp_path)
+    assert config.load(NodeAgentConfig, found["a"].env).directory().is_relative_to(tmp_path)
+    for program in found.values():
+        assert program.env.get("TMPDIR", str(tmp_path)).startswith(str(tmp_path))
