@@ -14,7 +14,7 @@ import torch
 
 from hadare.forking.consolidation import OPTIMIZER_PREFIX, Claim, Evidence, Scalar, judge, largest, screen
 from hadare.training.combining import Combiner, Source, evidence
-from hadare.training.tensorfile import Reader
+from hadare.training.tensorfile import Reader, WeightsError
 from hadare.training.weights import read_meta, spec_hash
 
 
@@ -66,7 +66,7 @@ class Consolidation:
 def consolidate(base: Path, forks: Sequence[ForkFile], out: Path, options: Options | None = None) -> Consolidation:
     """Makes ``out`` of ``base`` and ``forks``: their mean weighted by steps, tensor by tensor as the rules say.
 
-    The result does not depend on the order of ``forks``, bit for bit. Raises ``ValueError`` if the base is unreadable.
+    The order of ``forks`` changes no bit of the result. Raises ``WeightsError`` if the base is unreadable.
     """
     options = options or Options()
     start = _source(base, fork=-1, steps=0)
@@ -114,7 +114,7 @@ def _open(start: Source, forks: Sequence[ForkFile], options: Options) -> tuple[d
             continue
         try:
             sources[fork] = _source(file.path, fork=fork, steps=file.steps)
-        except ValueError as error:
+        except WeightsError as error:
             rejected[fork] = f"unreadable: {error}"
             continue
         claims.append(Claim(fork=fork, steps=file.steps, spec=_spec(sources[fork]), base=sources[fork].meta.base))

@@ -41,6 +41,7 @@ from hadare.training.protocol import (
     frame,
 )
 from hadare.training.task import WorkloadError
+from hadare.training.tensorfile import WeightsError
 from hadare.training.trainer import Grant, NotFinite, Standing, Trained, Trainer
 from hadare.training.weights import FileMeta, load_state, save_state
 
@@ -224,7 +225,7 @@ def _progress(standing: Standing) -> Progress:
 def _load(trainer: Trainer, base: str) -> None:
     try:
         meta = load_state(Path(base), trainer.model, trainer.optimizer)
-    except ValueError as error:
+    except WeightsError as error:
         raise BadBase(f"cannot load {Path(base).name}: {error}") from error
     if trainer.scaler.is_enabled() and meta.scaler > 0:
         trainer.scaler.load_state_dict({**trainer.scaler.state_dict(), "scale": meta.scaler, "_growth_tracker": 0})

@@ -94,6 +94,8 @@ class ForkServer:
 
     def _spawn(self, request: Spawn, fds: Sequence[int]) -> None:
         line, output = fds
+        for fd in fds:  # not for the programs that user code starts
+            os.set_inheritable(fd, False)
         server = os.getpid()
         pid = os.fork()
         if pid == 0:
@@ -163,7 +165,7 @@ def preload(modules: Sequence[str]) -> Hello:
     for module in modules:
         try:
             importlib.import_module(module)
-        except Exception as error:  # noqa: BLE001 - a module that cannot be imported is reported, not fatal
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a module that cannot be imported is not fatal
             failed[module] = f"{type(error).__name__}: {error}"[:1000]
         else:
             importable.append(module)

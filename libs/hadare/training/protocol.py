@@ -18,7 +18,8 @@ from hadare.model.errors import HadareError
 from hadare.model.leases import Failure
 from hadare.training.trainer import EndReason
 
-MAX_MESSAGE_BYTES = 2**18
+# Well below what one packet of a local socket may hold.
+MAX_MESSAGE_BYTES = 2**17
 _LENGTH = struct.Struct("!I")
 
 

@@ -19,6 +19,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from hadare.model.errors import HadareError
+
 DTYPES: Mapping[str, torch.dtype] = {
     "F64": torch.float64,
     "F32": torch.float32,
@@ -56,6 +58,10 @@ class Written:
 
     sha256: str
     bytes: int
+
+
+class WeightsError(HadareError, ValueError):
+    """A file is not a weights file, or not one of this model."""
 
 
 def layout(specs: Mapping[str, TensorSpec]) -> list[str]:
@@ -114,11 +120,18 @@ class Writer:
         return Written(sha256=self._hash.hexdigest(), bytes=self._length)
 
 
+def _document(text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise WeightsError(f"the metadata is not JSON: {error}") from error
+
+
 def _mapped(path: Path) -> Any:
     try:
         return safe_open(str(path), framework="pt", device="cpu")
     except (SafetensorError, OSError) as error:
-        raise ValueError(f"{path.name} is not a weights file: {error}") from error
+        raise WeightsError(f"{path.name} is not a weights file: {error}") from error
 
 
 def _header(specs: Mapping[str, TensorSpec], meta: Mapping[str, object]) -> bytes:
@@ -137,18 +150,17 @@ def _header(specs: Mapping[str, TensorSpec], meta: Mapping[str, object]) -> byte
 
 
 class Reader:
-    """A memory-mapped file: tensors are views of the page cache. Raises ``ValueError`` for what is not such a file."""
+    """A memory-mapped file: tensors are views of the page cache. Raises ``WeightsError`` if it is no such file."""
 
     def __init__(self, path: Path) -> None:
         self._file = _mapped(path)
-        raw = (self._file.metadata() or {}).get(_KEY, "{}")
-        self.meta: dict[str, object] = json.loads(raw)
+        self.meta = _document((self._file.metadata() or {}).get(_KEY, "{}"))
         self.specs: dict[str, TensorSpec] = {}
         for name in self._file.keys():  # noqa: SIM118 - not a dict
             piece = self._file.get_slice(name)
             dtype = str(piece.get_dtype())
             if dtype not in DTYPES:
-                raise ValueError(f"{path.name}: tensor {name!r} has the unsupported type {dtype}")
+                raise WeightsError(f"{path.name}: tensor {name!r} has the unsupported type {dtype}")
             self.specs[name] = TensorSpec(dtype, tuple(piece.get_shape()))
 
     def tensor(self, name: str) -> Tensor:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from hadare.forking.consolidation import MODEL_PREFIX, OPTIMIZER_PREFIX, Scalar
-from hadare.training.tensorfile import NAMES, Reader, TensorSpec, Writer, Written, layout
+from hadare.training.tensorfile import NAMES, Reader, TensorSpec, WeightsError, Writer, Written, layout
 
 # Wrappers that training code puts around a model; they are not part of its tensors' names.
 _WRAPPERS = ("module.", "_orig_mod.")
@@ -45,11 +45,11 @@ class FileMeta:
 
 
 def read_meta(reader: Reader) -> FileMeta:
-    """The typed JSON part. Raises ``ValueError`` with the path of what is wrong."""
+    """The typed JSON part. Raises ``WeightsError`` with the path of what is wrong."""
     try:
         return msgspec.convert(reader.meta, FileMeta)
     except msgspec.ValidationError as error:
-        raise ValueError(f"bad metadata: {error}") from error
+        raise WeightsError(f"bad metadata: {error}") from error
 
 
 def meta_document(meta: FileMeta) -> dict[str, object]:
@@ -101,7 +101,7 @@ def save_state(
 def load_state(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None) -> FileMeta:
     """Loads a file into a model and, if given, its optimiser, in place.
 
-    Raises ``ValueError`` if the file's model tensors are not exactly the model's. Hyperparameters of the optimiser
+    Raises ``WeightsError`` if the file's model tensors are not exactly the model's. Hyperparameters of the optimiser
     stay as they are: they are the job's config, not its state.
     """
     reader = Reader(path)
@@ -118,11 +118,11 @@ def _load_model(reader: Reader, meta: FileMeta, model: nn.Module) -> None:
     stored = {name for name in reader.specs if _of_model(name)}
     if stored != set(targets) or meta.aliases != aliases:
         odd = sorted(stored ^ set(targets)) or sorted({*meta.aliases} ^ {*aliases})
-        raise ValueError(f"the file's tensors are not the model's: {odd[:3]} …")
+        raise WeightsError(f"the file's tensors are not the model's: {odd[:3]} …")
     for name, target in targets.items():
         value = _restored(reader, meta, name)
         if value.shape != target.shape or value.dtype != target.dtype:
-            raise ValueError(f"{name} is {value.dtype} {tuple(value.shape)}, the model has {tuple(target.shape)}")
+            raise WeightsError(f"{name} is {value.dtype} {tuple(value.shape)}, the model has {tuple(target.shape)}")
         target.copy_(value)
 
 
@@ -132,7 +132,7 @@ def _load_optimizer(reader: Reader, meta: FileMeta, model: nn.Module, optimizer:
     for name in [n for n in reader.specs if n.startswith(OPTIMIZER_PREFIX)] + list(meta.scalars):
         parameter, _, key = name.removeprefix(OPTIMIZER_PREFIX).rpartition(".")
         if parameter not in numbers:
-            raise ValueError(f"the optimiser has no parameter {parameter!r}")
+            raise WeightsError(f"the optimiser has no parameter {parameter!r}")
         value = meta.scalars[name] if name in meta.scalars else _restored(reader, meta, name).clone()
         states.setdefault(numbers[parameter], {})[key] = value
     groups = optimizer.state_dict()["param_groups"]
