@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from hadare.client import HadareClient, connect
+from hadare.local.directory import holder
 from hadare.model.errors import Unavailable
 from hadare.wire import codec
 
@@ -35,7 +36,9 @@ class Target:
 
 @asynccontextmanager
 async def open_client(target: Target) -> AsyncIterator[HadareClient]:
-    """A client of the cluster, with the credentials of the environment."""
+    """A client of the cluster, with the credentials of the environment. Raises ``Unavailable``."""
+    if target.directory is not None and holder(target.directory) is None:
+        raise Unavailable(f"the cluster in {target.directory} is not running; `hadare up` resumes it")
     seed, authority = os.environ.get("HADARE_NATS_SEED_FILE"), os.environ.get("HADARE_NATS_TLS_CA")
     client = await connect(
         target.nats_url,

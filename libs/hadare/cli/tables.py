@@ -223,7 +223,15 @@ def _state_of_round(number: int, head: RoundHead | None) -> str:
 
 
 def _pairs(values: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {number(value) if isinstance(value, float) else value}" for name, value in values.items())
+    return ", ".join(f"{name} {_value(value)}" for name, value in values.items() if value not in ("", None, [], {}))
+
+
+def _value(value: object) -> str:
+    if isinstance(value, dict):
+        return f"({_pairs(value)})"
+    if isinstance(value, list):
+        return " ".join(_value(item) for item in value)
+    return number(value) if isinstance(value, float) else str(value)
 
 
 def _fork(fork: api.ForkNow) -> str:

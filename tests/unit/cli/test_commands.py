@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from builders_cli import JOB, Cli
 from builders_gateway import Others, a_fork, a_page, waits
 from hadare import __version__
+from hadare.cli.main import hadare
 from hadare.model.events import Event, LogLine
 from hadare.model.jobs import JobState, ObjectRef
 from hadare.model.plans import Decision, PriceCurve
@@ -178,14 +180,15 @@ def test_a_watch_tells_what_happened_and_ends_with_the_job(cli: Cli) -> None:
     job = cli.json("submit", cli.file(), "--name", "mine")
 
     async def finish(others: Others) -> None:
-        event = Event(kind="job", id=job["job_id"], what="completed", data={"steps": 100})
+        data = {"steps": 100, "metrics": {"acc": 0.98765432}, "rejected": {}}
+        event = Event(kind="job", id=job["job_id"], what="completed", data=data)
         await others.backplane.journal.append(event, "1")
         await others.progress(job["job_id"], JobState.COMPLETED, steps=100)
 
     cli.others(finish)
     result = cli("watch", "mine")
     assert result.exit_code == 0
-    assert "completed          steps 100" in result.stdout
+    assert "completed          steps 100, metrics (acc 0.9877)\n" in result.stdout
     document = cli.json("watch", "mine")
     assert [event["event"]["what"] for event in document["events"]] == ["submitted", "completed"]
     assert document["state"] == "completed"
@@ -333,6 +336,14 @@ def test_the_cluster_of_a_directory_above_is_found(cli: Cli, monkeypatch: pytest
     monkeypatch.chdir(inner)
     cli("jobs", nats=None)
     assert [(target.nats_url, target.prefix) for target in cli.targets] == [("nats://here:1", "mine")]
+
+
+def test_a_cluster_of_this_machine_that_is_down_is_said_to_be_down(cli: Cli) -> None:
+    (cli.folder / ".hadare").mkdir()
+    (cli.folder / ".hadare" / "cluster.json").write_text(json.dumps({"nats_url": "nats://here:1"}))
+    result = CliRunner().invoke(hadare, ["jobs"], env={"HADARE_NATS_URL": None})
+    assert result.exit_code == 5
+    assert "is not running; `hadare up` resumes it" in result.stderr
 
 
 def test_an_option_wins_over_the_directory(cli: Cli) -> None:
