@@ -58,6 +58,16 @@ class EmbeddedNats:
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    def prepare(self) -> tuple[str, ...]:
+        """Writes the configuration; returns the command that runs the server, for who keeps its process himself."""
+        binary = find_server()
+        self.directory.mkdir(parents=True, exist_ok=True)
+        for stale in self.directory.glob("*.ports"):
+            stale.unlink()
+        config = self.directory / "nats-server.conf"
+        config.write_text(self._config())
+        return str(binary), "-c", str(config)
+
     async def start(self, timeout_s: float = _START_S) -> str:
         """Returns its URL once it takes connections. Raises ``Unavailable`` with the log's end if it does not."""
         self._launch()
@@ -110,14 +120,8 @@ class EmbeddedNats:
     def _launch(self) -> None:
         if self.running:
             raise Broken("the embedded NATS server is running already")
-        binary = find_server()
-        self.directory.mkdir(parents=True, exist_ok=True)
-        for stale in self.directory.glob("*.ports"):
-            stale.unlink()
-        config = self.directory / "nats-server.conf"
-        config.write_text(self._config())
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()), str(binary), "-c", str(config)],
+            [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()), *self.prepare()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

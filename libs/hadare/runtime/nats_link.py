@@ -18,8 +18,9 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription as NatsSubscription
 
-from hadare.model.errors import Conflict, HadareError, Rejected, Unavailable
+from hadare.model.errors import Conflict, Rejected, Unavailable
 from hadare.runtime.backoff import retrying
+from hadare.runtime.nats_errors import ApiError, as_ours, checked
 
 T = TypeVar("T")
 
@@ -30,6 +31,9 @@ STORE_TIMEOUT_S = 3.0
 PATIENCE_S = 30.0
 """How long a write is tried again (a failover of a replicated stream takes about 6 s) before ``Unavailable``."""
 
+STORES_IN_FLIGHT = 64
+"""More would not be stored faster, and would run into their time limits while they queue at the server."""
+
 PENDING_MESSAGES = 16_384
 PENDING_BYTES = 64 * 2**20
 
@@ -38,16 +42,6 @@ _WATCH_STRIKES = 3
 _WRONG_SEQUENCE = (10071, 10164)
 _OUT_OF_SPACE = 10077
 _FORBIDDEN = re.compile(r'permissions violation for (\w+) to "([^"]+)"', re.IGNORECASE)
-
-
-class ApiError(HadareError):
-    """JetStream refused a request. ``err_code`` is the server's own number for the reason."""
-
-    def __init__(self, code: int, err_code: int, description: str) -> None:
-        super().__init__(f"{description} ({err_code})")
-        self.code = code
-        self.err_code = err_code
-        self.description = description
 
 
 class Link:
@@ -61,6 +55,7 @@ class Link:
         self._watchdog: asyncio.Task[None] | None = None
         self._complaints: dict[str, float] = {}
         self._closing = False
+        self._stores = asyncio.Semaphore(STORES_IN_FLIGHT)
 
     # What nats-py calls. None of these may raise: an exception here ends the client's read loop in silence.
 
@@ -244,7 +239,8 @@ class Link:
             lines["Nats-Expected-Last-Subject-Sequence"] = str(last)
 
         async def attempt() -> int:
-            message = await self.request(subject, data, timeout_s=STORE_TIMEOUT_S, headers=lines)
+            async with self._stores:
+                message = await self.request(subject, data, timeout_s=STORE_TIMEOUT_S, headers=lines)
             return int(checked(message.data, subject)["seq"])
 
         try:
@@ -260,37 +256,3 @@ class Link:
 def in_empty_context(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
     """A task that inherits no context variables: what it runs for ever must not hang on one caller's trace."""
     return asyncio.get_running_loop().create_task(work, name=name, context=contextvars.Context())
-
-
-def as_ours(error: Exception, subject: str, timeout_s: float = 0.0) -> HadareError:
-    """nats-py's errors in the words of ``model.errors``."""
-    match error:
-        case nats.errors.NoRespondersError():
-            return Unavailable(f"nobody answers on {subject}")
-        case nats.errors.TimeoutError():
-            return Unavailable(f"no answer on {subject} in {timeout_s:g} s")
-        case nats.errors.MaxPayloadError():
-            return Rejected(413, f"a message to {subject} is larger than the bus allows")
-        case nats.errors.BadSubjectError() | nats.errors.BadHeaderError():
-            return Rejected(400, f"'{subject}' is not a subject that can be used")
-        case nats.errors.OutboundBufferLimitError():
-            return Unavailable("the bus is disconnected and the outgoing buffer is full")
-        case _:
-            return Unavailable(f"{subject}: {error or type(error).__name__}")
-
-
-def checked(data: bytes, what: str) -> dict[str, Any]:
-    try:
-        answer = json.loads(data)
-    except ValueError as error:
-        raise Unavailable(f"{what}: the answer is not JetStream's") from error
-    fault = answer.get("error")
-    if fault:
-        code, err_code = int(fault.get("code", 500)), int(fault.get("err_code", 0))
-        description = str(fault.get("description", "refused"))
-        if code == 503:
-            raise Unavailable(f"{what}: {description}")
-        raise ApiError(code, err_code, description)
-    if not isinstance(answer, dict):
-        raise Unavailable(f"{what}: the answer is not JetStream's")
-    return answer

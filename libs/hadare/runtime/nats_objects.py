@@ -22,7 +22,8 @@ import structlog
 from hadare.model.errors import Rejected, Unavailable
 from hadare.model.jobs import ObjectRef
 from hadare.runtime.backoff import retrying
-from hadare.runtime.nats_link import ApiError, Link, checked
+from hadare.runtime.nats_errors import ApiError, checked
+from hadare.runtime.nats_link import Link
 from hadare.runtime.nats_reader import Reader, latest_of
 from hadare.runtime.nats_stored import Stored, last_of, subjects_of, unix_seconds
 from hadare.runtime.nats_streams import Names

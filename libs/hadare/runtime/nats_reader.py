@@ -19,7 +19,8 @@ from nats.aio.subscription import Subscription as NatsSubscription
 
 from hadare.model.errors import Broken, Unavailable
 from hadare.runtime.backoff import pause, retrying
-from hadare.runtime.nats_link import API_TIMEOUT_S, PATIENCE_S, ApiError, Link
+from hadare.runtime.nats_errors import ApiError
+from hadare.runtime.nats_link import API_TIMEOUT_S, PATIENCE_S, Link
 from hadare.runtime.nats_stored import Stored, subjects_of
 
 log = structlog.get_logger("hadare.nats")

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from hadare.runtime.nats_link import ApiError, Link
+from hadare.runtime.nats_errors import ApiError
+from hadare.runtime.nats_link import Link
 
 _NO_MESSAGE = 10037
 

@@ -11,7 +11,8 @@ import structlog
 
 from hadare.model.errors import Unavailable
 from hadare.runtime.backoff import retrying
-from hadare.runtime.nats_link import ApiError, Link
+from hadare.runtime.nats_errors import ApiError
+from hadare.runtime.nats_link import Link
 from hadare.wire.subjects import BUCKETS, WEIGHTS
 
 log = structlog.get_logger("hadare.nats")
