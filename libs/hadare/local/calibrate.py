@@ -43,11 +43,17 @@ def measure(name: str, seeds: Sequence[int]) -> Calibration:
     values = {}
     for seed in seeds:
         result = run_local(spec, seed=seed)
-        values[seed] = result.metrics[task.metric]
+        values[seed] = round(result.metrics[task.metric], 6)
         print(f"{name} seed {seed}: {task.metric} {values[seed]:.4f} in {result.seconds:.1f} s", file=sys.stderr)
     return Calibration(
         metric=task.metric, better=task.better, steps=spec.total_steps, values=values, spec=digest(plain)
     )
+
+
+def write(path: Path, calibrations: Mapping[str, Calibration]) -> None:
+    """The file that ``targets.load_targets`` reads."""
+    jobs = {name: as_plain(calibration) for name, calibration in calibrations.items()}
+    path.write_text(_HEADER + yaml.safe_dump({"jobs": jobs}, sort_keys=False))
 
 
 def main() -> None:
@@ -56,8 +62,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "demo" / "targets.yaml")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    jobs = {name: as_plain(measure(name, range(arguments.seeds))) for name in JOBS}
-    arguments.out.write_text(_HEADER + yaml.safe_dump({"jobs": jobs}, sort_keys=False))
+    write(arguments.out, {name: measure(name, range(arguments.seeds)) for name in JOBS})
 
 
 if __name__ == "__main__":
