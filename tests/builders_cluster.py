@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from builders import a_node, an_object
 from hadare.machines.job_book import TrackerSettings
 from hadare.machines.nodes import NodeTimes
-from hadare.machines.rounds import RoundSettings
+from hadare.machines.round_phases import RoundSettings
 from hadare.machines.tracker_events import Consolidate, Consolidated, ForkKept
 from hadare.model.devices import Heartbeat
 from hadare.model.errors import HadareError

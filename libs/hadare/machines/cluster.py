@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from hadare.model.devices import NodeInventory, NodeState, NodeStatus
 from hadare.model.jobs import Desired, JobProgress, JobRecord, JobState, Measured
@@ -48,6 +49,13 @@ class ClusterView:
         return tuple(
             self._job(job_id, types, shared, arrivals.get(job_id, now), placed.get(job_id, ()))
             for job_id in self.active()
+        )
+
+    def bidders(self, arrivals: Mapping[str, float]) -> tuple[JobView, ...]:
+        """Every active job as pricing counts it: one whose round is not closed yet wants the next round too."""
+        return tuple(
+            replace(view, unready="") if view.unready and self._is_in_a_round(view.job_id) else view
+            for view in self.jobs(arrivals, {})
         )
 
     def placeable(self) -> bool:
@@ -111,6 +119,11 @@ class ClusterView:
                 if device_type not in known or measured.count > known[device_type].count:
                     known[device_type] = measured
         return shared
+
+    def _is_in_a_round(self, job_id: str) -> bool:
+        progress = self.progress.get(job_id)
+        going_on = progress is not None and progress.open is not None and progress.steps < progress.total_steps
+        return going_on and self.records[job_id].desired is Desired.RUN
 
     def _state(self, job_id: str) -> JobState:
         return self.progress[job_id].state if job_id in self.progress else JobState.QUEUED

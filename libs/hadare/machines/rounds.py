@@ -13,8 +13,7 @@ is taken up again: its ledger is opened and its leases are granted once more; wh
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import replace
 from typing import TypeVar, assert_never
 
 from hadare.machines.cluster import ClusterView
@@ -52,6 +51,7 @@ from hadare.machines.round_events import (
     Warn,
 )
 from hadare.machines.round_pages import leases_by_node, pages_of, taken_by
+from hadare.machines.round_phases import Phase, RoundSettings
 from hadare.model.devices import NodeState
 from hadare.model.events import Event
 from hadare.model.leases import Lease
@@ -59,34 +59,6 @@ from hadare.model.plans import PriceBook, RoundPlan, Snapshot
 from hadare.model.rounds import AllocatorMemory, CloseRequest, QuoteRequest, RoundHead
 
 T = TypeVar("T")
-
-
-class Phase(StrEnum):
-    IDLE = "idle"
-    PRICING = "pricing"
-    PLACING = "placing"
-    STORING = "storing"
-    OPENING = "opening"
-    RUNNING = "running"
-    CLOSING = "closing"
-    SETTLING = "settling"
-
-
-@dataclass(frozen=True, slots=True)
-class RoundSettings:
-    """Times in seconds. ``grace_s``: how long after a lease's end its result may come in.
-
-    ``settle_s``: how long a closed round waits for versions that are still being made, before it goes on without
-    those jobs. ``keep_rounds``: how many plans are kept for users to look at.
-    """
-
-    epoch: int
-    round_s: float = 360.0
-    policy: str = "hadare"
-    grace_s: float = 10.0
-    settle_s: float = 30.0
-    retry_s: float = 1.0
-    keep_rounds: int = 500
 
 
 class RoundMachine:

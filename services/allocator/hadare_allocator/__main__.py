@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import entry_points
 
 from hadare.machines.nodes import NodeTimes
-from hadare.machines.rounds import RoundSettings
+from hadare.machines.round_phases import RoundSettings
 from hadare.runtime.bus import Backplane
 from hadare.runtime.service import run
 from hadare.scheduling.policies import ENTRY_POINT_GROUP, register

@@ -41,7 +41,8 @@ from hadare.machines.round_events import (
     Ticked,
     Warn,
 )
-from hadare.machines.rounds import RoundMachine, RoundSettings
+from hadare.machines.round_phases import RoundSettings
+from hadare.machines.rounds import RoundMachine
 from hadare.model.devices import Heartbeat
 from hadare.model.errors import Broken, Conflict, Rejected, Unavailable
 from hadare.model.leases import Lease

@@ -34,7 +34,8 @@ from hadare.machines.round_events import (
     Ticked,
     Warn,
 )
-from hadare.machines.rounds import Phase, RoundMachine, RoundSettings
+from hadare.machines.round_phases import Phase, RoundSettings
+from hadare.machines.rounds import RoundMachine
 from hadare.model.devices import Heartbeat, NodeState
 from hadare.model.jobs import Desired, JobProgress
 from hadare.model.leases import Lease
