@@ -24,7 +24,7 @@ from hadare.model.fields import (
 WorkloadName = Annotated[
     str,
     Meta(
-        pattern=r"^[A-Za-z_][\w]*(\.[A-Za-z_][\w]*)*:[A-Za-z_]\w*$",
+        pattern=r"^[A-Za-z_][\w]*(\.[A-Za-z_][\w]*)*:[A-Za-z_]\w*\Z",
         max_length=255,
         description="pkg.module:Class, importable on the node agents",
     ),
