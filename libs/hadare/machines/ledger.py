@@ -1,7 +1,8 @@
 """The ledger of a job's open round: which forks are expected, which have reported, and what each brought.
 
 Rules of this file: an entry leaves ``expected`` once and never changes again. A result belongs to the open round if
-its round, epoch, fork, attempt, node and base version are the ledger's; anything else counts nothing and says why.
+its round, epoch, fork, attempt, node and base version are the ledger's; anything else counts nothing and says why. So
+does a fork that reports more steps than its quota: it would capture the average.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ def fault_of(progress: JobProgress, result: ForkResult) -> str:
         return f"no fork {key.fork} attempt {key.attempt} on {result.node} is in round {key.round}"
     if ledger.base_version != result.base_version:
         return f"trained from version {result.base_version}, the round's base is {ledger.base_version}"
+    if result.steps > entry.quota:
+        return f"reports {result.steps} steps, its quota was {entry.quota}"
     return ""
 
 

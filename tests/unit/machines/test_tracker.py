@@ -256,7 +256,7 @@ def test_the_same_result_twice_is_acknowledged_and_counted_once(ready: World) ->
 def test_another_result_for_a_counted_fork_counts_nothing_and_its_object_goes(ready: World) -> None:
     ready.open(an_entry(0), an_entry(1, "n2"))
     ready.result(a_result(steps=120))
-    commands = ready.result(a_result(steps=999, object=an_object("impostor")))
+    commands = ready.result(a_result(steps=499, object=an_object("impostor")))
     assert not one(commands, AnswerResult).answer.counted
     assert one(commands, DeleteObjects).names == ("impostor",)
 
@@ -269,6 +269,7 @@ def test_another_result_for_a_counted_fork_counts_nothing_and_its_object_goes(re
         ({"node": "n2"}, "on n2"),
         ({"fork": 5}, "no fork 5"),
         ({"round": 3}, "takes no part in round 3"),
+        ({"steps": 501}, "its quota was 500"),
     ],
 )
 def test_a_result_that_is_not_the_open_rounds_counts_nothing_and_says_why(
