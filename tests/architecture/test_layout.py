@@ -118,14 +118,28 @@ def test_the_repository_holds_no_large_file_and_no_secret() -> None:
 DOCKERFILES = sorted((ROOT / "services").glob("*/Dockerfile"))
 
 
-def wheel_stage(dockerfile: Path) -> str:
-    return dockerfile.read_text().partition("AS wheel\n")[2].partition("\nFROM")[0]
+def stage(service: str, name: str) -> str:
+    text = (ROOT / f"services/{service}/Dockerfile").read_text()
+    found = text.partition(f" AS {name}\n")[2].partition("\nFROM")[0].strip()
+    assert found
+    return found
 
 
 def test_every_image_builds_the_wheel_by_the_same_layers() -> None:
-    stages = {wheel_stage(dockerfile) for dockerfile in DOCKERFILES}
-    assert len(stages) == 1
-    assert "pip wheel" in stages.pop()
+    assert len({stage(folder.name, "wheel") for folder in SERVICES}) == 1
+
+
+def test_images_with_the_same_needs_share_their_environment() -> None:
+    assert len({stage(service, "environment") for service in ("gateway", "pricing", "allocator")}) == 1
+    assert stage("node_agent", "environment").startswith(stage("jobtracker", "environment"))
+
+
+@pytest.mark.parametrize("service", ["gateway", "pricing", "allocator"])
+def test_an_image_without_torch_asks_for_none(service: str) -> None:
+    extras = re.search(r"requirements\.py ([\w -]+) >", stage(service, "environment"))
+    assert extras
+    wanted = [line for extra in extras.group(1).split() for line in PROJECT["project"]["optional-dependencies"][extra]]
+    assert not [line for line in wanted if "torch" in line]
 
 
 @pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.parent.name)
