@@ -10,9 +10,9 @@ from hadare.machines.lease_state import LeaseLimits
 from hadare.runtime.service import ServiceConfig
 from hadare_node_agent.devices import DeviceGroup, parse_devices
 
-_NODE = re.compile(r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")
-_WORKLOAD = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$")
-_LABEL = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_./-]{0,62}$")
+_NODE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_WORKLOAD = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./-]{0,62}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class NodeAgentConfig(ServiceConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not _NODE.match(self.node):
+        if not _NODE.fullmatch(self.node):
             raise ValueError(f"node '{self.node}' must have lower-case letters, digits and '-', at most 63")
         if min(self.base_rate, self.heartbeat_s, self.health_s, self.cache_gb, self.transfer_patience_s) <= 0:
             raise ValueError("base_rate, heartbeat_s, health_s, cache_gb and transfer_patience_s must be above 0")
@@ -76,7 +76,7 @@ class NodeAgentConfig(ServiceConfig):
     def label_map(self) -> dict[str, str]:
         labels = dict(_pairs(self.labels, "labels"))
         for text in (*labels, *labels.values()):
-            if not _LABEL.match(text):
+            if not _LABEL.fullmatch(text):
                 raise ValueError(f"labels: '{text}' is not a label")
         return labels
 
@@ -115,7 +115,7 @@ def _pairs(text: str, what: str) -> list[tuple[str, str]]:
 
 
 def _check_workload(name: str, what: str) -> None:
-    if not _WORKLOAD.match(name):
+    if not _WORKLOAD.fullmatch(name):
         raise ValueError(f"{what}: '{name}' is not pkg.module:Class")
 
 

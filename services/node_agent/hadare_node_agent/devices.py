@@ -23,8 +23,8 @@ log = structlog.get_logger("hadare.node_agent")
 
 CPU = "CPU"
 
-_COUNT_FIRST = re.compile(r"^(\d+):([A-Za-z0-9][A-Za-z0-9_ -]{0,31})$")
-_TYPE_FIRST = re.compile(r"^([A-Za-z0-9][A-Za-z0-9_ -]*?)(?:x(\d{1,2}))?$")
+_COUNT_FIRST = re.compile(r"(\d{1,4}):([A-Za-z0-9][A-Za-z0-9_ -]{0,31})")
+_TYPE_FIRST = re.compile(r"([A-Za-z0-9][A-Za-z0-9_ -]{0,31}?)(?:x(\d{1,2}))?")
 _MOST_DEVICES = 64
 _RELEASE_S = 10.0
 _POLL_S = 0.2
@@ -54,9 +54,9 @@ def parse_devices(text: str) -> tuple[DeviceGroup, ...] | None:
 
 
 def _group(term: str) -> DeviceGroup:
-    if match := _COUNT_FIRST.match(term):
+    if match := _COUNT_FIRST.fullmatch(term):
         return DeviceGroup(type=canonical_type(match[2]), count=int(match[1]))
-    if match := _TYPE_FIRST.match(term):
+    if match := _TYPE_FIRST.fullmatch(term):
         return DeviceGroup(type=canonical_type(match[1]), count=int(match[2] or 1))
     raise ValueError(f"devices: '{term}' is not COUNT:TYPE, as in 2:T4")
 

@@ -52,6 +52,14 @@ def test_a_fork_that_already_hands_back_is_not_told_to_stop() -> None:
     assert not bench.ever(do.Stop)
 
 
+def test_a_fork_that_already_hands_back_is_not_told_to_stop_by_a_revoke_either() -> None:
+    bench = Bench()
+    process = bench.training(a_lease(duration_s=10.0))
+    bench.progressed(process, a_lease(), 9.9, HANDING_BACK)
+    bench.revoke(at=9.95)
+    assert not bench.ever(do.Stop)
+
+
 def test_a_train_lease_whose_time_is_up_before_it_began_brings_nothing_and_keeps_its_process() -> None:
     bench = Bench()
     bench.lease(a_lease(duration_s=10.0))
@@ -283,6 +291,19 @@ def test_at_the_limit_a_draining_agent_kills_what_still_runs() -> None:
     assert bench.only(do.Drained).undelivered == 1
 
 
+def test_at_the_limit_an_upload_is_given_up() -> None:
+    bench = Bench()
+    process = bench.training(a_lease())
+    bench.done(process, a_lease(), at=4.0)
+    bench.give(ev.DrainAsked(at=5.0, limit_s=20.0))
+    bench.gone(process, at=6.0)
+    assert bench.machine.wake_at() == 25.0
+    bench.tick(25.0)
+    result = bench.only(do.Deliver).result
+    assert (result.reason, result.steps, result.object) == ("drained", 0, None)
+    assert bench.only(do.Drained)
+
+
 def test_a_drained_agent_does_not_wait_long_for_a_tracker_that_is_gone() -> None:
     bench = Bench(limits=LeaseLimits(farewell_s=2.0))
     process = bench.training(a_lease())
@@ -369,6 +390,8 @@ def test_results_of_an_earlier_incarnation_are_delivered() -> None:
     result = ForkResult(kind="train", key=lease.key, epoch=1, node="north", device_type="V100", steps=5)
     bench.give(ev.ResultsRecovered(at=0.0, results=(result,)))
     assert bench.only(do.Deliver).result == result
+    bench.give(ev.ResultsRecovered(at=0.1, results=(result,)))
+    assert bench.news == []
 
 
 def test_the_oldest_result_is_given_up_when_too_many_are_undelivered() -> None:
