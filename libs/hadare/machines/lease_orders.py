@@ -27,6 +27,11 @@ def supersedes(new: Lease, old: Lease) -> bool:
     return same_fork and new.key.attempt > old.key.attempt
 
 
+def shared_device(one: Lease, other: Lease) -> int:
+    """The first device that both want."""
+    return min(set(one.devices) & set(other.devices))
+
+
 class Fences:
     """The newest that was heard from each issuer; what is older is from the past."""
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from hadare.machines.lease_commands import Command, Kill, StartProcess
-from hadare.machines.lease_events import ProcessId
-from hadare.machines.lease_state import LeaseLimits, Process, ProcessState, Run
+from hadare.machines.lease_events import LeaseId, ProcessId
+from hadare.machines.lease_state import AT_WORK, LeaseLimits, Phase, Process, ProcessState, Run
 
 
 class ProcessPool:
@@ -26,6 +26,14 @@ class ProcessPool:
 
     def all(self) -> list[Process]:
         return list(self._processes.values())
+
+    def busy(self) -> dict[str, LeaseId]:
+        """The lease on each device that works or is about to, by the device's index."""
+        claimed = [process for process in self._processes.values() if process.lease is not None]
+        return {str(device): process.lease or "" for process in claimed for device in process.devices}
+
+    def held(self) -> frozenset[int]:
+        return frozenset(device for process in self._processes.values() for device in process.devices)
 
     def claim(self, run: Run, at: float) -> bool:
         """Gives the run a process, warm or new. False: it must wait for others to let go; idle ones are told to."""
@@ -69,7 +77,8 @@ class ProcessPool:
     def wake_at(self) -> float | None:
         return min((at for process in self._processes.values() if (at := self._due(process)) is not None), default=None)
 
-    def check_invariants(self) -> None:
+    def check_invariants(self, runs: Mapping[LeaseId, Run]) -> None:
+        """Raises ``AssertionError`` if devices, processes and open leases do not fit together."""
         held = [device for process in self._processes.values() for device in process.devices]
         assert len(held) == len(set(held)), "a device belongs to two processes"
         on_cpu = sum(not process.devices for process in self._processes.values())
@@ -79,6 +88,20 @@ class ProcessPool:
         for process in self._processes.values():
             assert (process.state is not ProcessState.BUSY) or process.lease, f"{process.id} is busy with nothing"
             assert (process.state is not ProcessState.ENDING) or not process.lease, f"{process.id} ends with a lease"
+
+        for process in self._processes.values():
+            assert process.lease is None or process.lease in runs, f"{process.id} works for nobody"
+        for run in runs.values():
+            self._check_claim(run)
+
+    def _check_claim(self, run: Run) -> None:
+        process = self.get(run.process)
+        if run.phase in (Phase.QUEUED, Phase.UPLOADING):
+            assert run.process is None, f"{run.id} holds a process while it is {run.phase}"
+            return
+        assert process is not None, f"{run.id} is {run.phase} without a process"
+        assert process.lease == run.id, f"{run.id} and {process.id} disagree"
+        assert (run.phase in AT_WORK) == (process.state is ProcessState.BUSY), f"{run.id}: {process.state}"
 
     def _starting(self) -> list[Process]:
         return [process for process in self._processes.values() if process.state is ProcessState.STARTING]

@@ -105,6 +105,19 @@ class Run:
     def deadline(self) -> float:
         return self.received_at + self.lease.duration_s
 
+    @property
+    def due(self) -> float | None:
+        """When its time is up, unless only its upload is left."""
+        if self.phase in AT_WORK and self.kill_at is not None:
+            return self.kill_at
+        return None if self.phase is Phase.UPLOADING else self.deadline
+
+    def reason(self, otherwise: StopReason | None = None) -> StopReason:
+        """Why it ends. What an operator ordered wins over what the fork says of itself."""
+        if self.stop_reason in ("revoked", "drained"):
+            return self.stop_reason
+        return otherwise or (self.outcome.reason if self.outcome else "failed")
+
     def move(self, phase: Phase) -> None:
         """Raises ``Broken`` if the table does not allow it; then nothing has changed."""
         if phase not in TRANSITIONS[self.phase]:

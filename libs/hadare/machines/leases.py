@@ -12,7 +12,8 @@ from typing import assert_never
 
 from hadare.machines import lease_commands as do
 from hadare.machines import lease_events as ev
-from hadare.machines.lease_orders import Fences, Revocations, Shutdown, order_of, supersedes
+from hadare.machines.lease_devices import Devices
+from hadare.machines.lease_orders import Fences, Revocations, Shutdown, order_of, shared_device, supersedes
 from hadare.machines.lease_outbox import Outbox
 from hadare.machines.lease_processes import ProcessPool
 from hadare.machines.lease_state import (
@@ -41,7 +42,7 @@ class LeaseMachine:
     def __init__(self, node: str, devices: Iterable[Device], limits: LeaseLimits | None = None) -> None:
         self._node = node
         self._limits = limits or LeaseLimits()
-        self._devices = {device.index: device for device in devices}
+        self._devices = Devices(devices, self._limits.max_gang)
         self._out: list[do.Command] = []
         self._pool = ProcessPool(self._limits, self._say)
         self._outbox = Outbox(self._limits, self._say)
@@ -55,41 +56,28 @@ class LeaseMachine:
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        return tuple(self._devices[index] for index in sorted(self._devices))
+        return self._devices.all()
 
     def busy(self) -> dict[str, str]:
         """Which lease holds which device, by the device's index, for the heartbeat."""
-        held = {}
-        for process in self._pool.all():
-            run = self._runs.get(process.lease or "")
-            held.update({str(device): run.id for device in process.devices if run})
-        return held
+        return self._pool.busy()
 
     def held(self) -> frozenset[int]:
         """Devices on which a process lives, at work or warm."""
-        return frozenset(device for process in self._pool.all() for device in process.devices)
+        return self._pool.held()
 
     def wake_at(self) -> float | None:
         """When ``Ticked`` is due; after it, the answer is later, or another event must come first."""
         times = [self._pool.wake_at(), self._outbox.wake_at(), self._shutdown.wake_at()]
-        times += [self._due(run) for run in self._runs.values()]
+        times += [run.due for run in self._runs.values()]
         return min((at for at in times if at is not None), default=None)
 
     def check_invariants(self) -> None:
         """Raises ``AssertionError`` if a rule of this file is broken."""
-        self._pool.check_invariants()
+        self._pool.check_invariants(self._runs)
         for run in self._runs.values():
             assert run.phase is not Phase.ENDED, f"{run.id} has ended and is still open"
             assert run.id not in self._outbox, f"{run.id} is open and has a result"
-            process = self._pool.get(run.process)
-            if run.phase in (Phase.QUEUED, Phase.UPLOADING):
-                assert run.process is None, f"{run.id} holds a process while it is {run.phase}"
-            else:
-                assert process is not None, f"{run.id} is {run.phase} without a process"
-                assert process.lease == run.id, f"{run.id} and {process.id} disagree"
-                assert (run.phase in AT_WORK) == (process.state is ProcessState.BUSY), f"{run.id}: {process.state}"
-        for process in self._pool.all():
-            assert process.lease is None or process.lease in self._runs, f"{process.id} works for nobody"
 
     # --- events -----------------------------------------------------------------------------------------------------
 
@@ -129,7 +117,7 @@ class LeaseMachine:
                 self._work_done(event)
             case ev.ResultUploaded():
                 if (run := self._runs.get(event.lease)) and run.phase is Phase.UPLOADING:
-                    self._end(run, event.at, self._reason(run), obj=event.object)
+                    self._end(run, event.at, run.reason(), obj=event.object)
             case ev.UploadFailed():
                 if (run := self._runs.get(event.lease)) and run.phase is Phase.UPLOADING:
                     self._end(run, event.at, "failed", failure("upload", event.message))
@@ -181,24 +169,10 @@ class LeaseMachine:
             return f"{len(self._runs)} leases are open already"
         if lease.kind != "init" and lease.base is None:
             return f"a lease to {lease.kind} needs base weights"
-        if len(lease.devices) > self._limits.max_gang:
-            return f"a fork has at most {self._limits.max_gang} devices here, not {len(lease.devices)}"
-        if len(set(lease.devices)) != len(lease.devices):
-            return "a device is named twice"
-        return next((fault for index in lease.devices if (fault := self._device_fault(lease, index))), "")
-
-    def _device_fault(self, lease: Lease, index: int) -> str:
-        device = self._devices.get(index)
-        if device is None:
-            return f"there is no device {index} here"
-        if device.type != lease.device_type:
-            return f"device {index} is a {device.type}, not a {lease.device_type}"
-        if not device.healthy:
-            return f"device {index} is unhealthy: {device.reason}"
-        for run in self._rivals(lease):
-            if index in run.lease.devices and not supersedes(lease, run.lease):
-                return f"device {index} is taken by {run.lease.key} in the same round"
-        return ""
+        if fault := self._devices.fault(lease):
+            return fault
+        holder = next((run.lease for run in self._rivals(lease) if not supersedes(lease, run.lease)), None)
+        return f"device {shared_device(lease, holder)} is taken by {holder.key} in the same round" if holder else ""
 
     def _open(self) -> list[Run]:
         """Leases that have not been handed back."""
@@ -233,7 +207,7 @@ class LeaseMachine:
         run = self._runs.get(process.lease or "")
         self._pool.kill(process, fault.message)
         if run:
-            self._end(run, at, self._reason(run, "failed"), fault)
+            self._end(run, at, run.reason("failed"), fault)
 
     def _process_ended(self, event: ev.ProcessEnded) -> None:
         process = self._pool.get(event.process)
@@ -243,7 +217,7 @@ class LeaseMachine:
         self._pool.remove(process)
         if run:
             fault = failure("killed", event.reason or "its process is gone")
-            self._end(run, event.at, self._reason(run, "failed"), fault)
+            self._end(run, event.at, run.reason("failed"), fault)
         self._revocations.process_ended(process.id, free=event.free)
         if not event.free:
             for index in process.devices:
@@ -273,7 +247,7 @@ class LeaseMachine:
         if run.stop_reason in ("revoked", "drained"):
             self._pool.kill(process, f"its lease was {run.stop_reason}")
         if event.outcome.path is None:
-            self._end(run, event.at, self._reason(run))
+            self._end(run, event.at, run.reason())
             return
         self._say(do.Upload(lease=run.id, path=event.outcome.path))
         self._report(run, event.at, "handing_back", urgent=run.progress.phase != "handing_back")
@@ -289,12 +263,6 @@ class LeaseMachine:
             run.move(Phase.STOPPING)
             self._say(do.Stop(process=run.process or "", lease=run.id))
         run.kill_by(at + grace_s)
-
-    def _reason(self, run: Run, otherwise: StopReason | None = None) -> StopReason:
-        """What an operator ordered wins over what the fork says of itself."""
-        if run.stop_reason in ("revoked", "drained"):
-            return run.stop_reason
-        return otherwise or (run.outcome.reason if run.outcome else "failed")
 
     def _end(
         self, run: Run, at: float, reason: StopReason, fault: Failure | None = None, obj: ObjectRef | None = None
@@ -346,10 +314,8 @@ class LeaseMachine:
                 self._pool.kill(process, reason)
 
     def _health_changed(self, event: ev.HealthChanged) -> None:
-        device = self._devices.get(event.device)
-        if device is None or (device.healthy, device.reason) == (event.healthy, event.reason):
+        if not self._devices.change(event.device, healthy=event.healthy, reason=event.reason):
             return
-        self._devices[event.device] = replace(device, healthy=event.healthy, reason=event.reason)
         self._say(do.ReportHealth(devices=self.devices))
         if event.healthy:
             return
@@ -363,15 +329,9 @@ class LeaseMachine:
 
     # --- time -------------------------------------------------------------------------------------------------------
 
-    def _due(self, run: Run) -> float | None:
-        if run.phase in AT_WORK and run.kill_at is not None:
-            return run.kill_at
-        return None if run.phase is Phase.UPLOADING else run.deadline
-
     def _time_passed(self, at: float) -> None:
         for run in list(self._runs.values()):
-            due = self._due(run)
-            if due is not None and at >= due:
+            if run.due is not None and at >= run.due:
                 self._out_of_time(run, at)
         for process in self._pool.overdue(at):
             fault = failure("hung", f"the process did not start within {self._limits.start_limit_s:g} s")
@@ -383,7 +343,7 @@ class LeaseMachine:
 
     def _out_of_time(self, run: Run, at: float) -> None:
         if run.kill_at is not None:
-            reason = self._reason(run, "failed")
+            reason = run.reason("failed")
             fault = failure("hung", "it did not hand back in time") if reason == "failed" else None
             self._end(run, at, reason, fault)
         elif run.lease.kind != "train":

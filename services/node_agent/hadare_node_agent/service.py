@@ -127,7 +127,7 @@ class NodeAgent:
         """Open to the world, from the inventory's first writing until the machine is drained."""
         serving = await self._out.backplane.bus.serve(
             Identity(
-                name="node-agent",
+                name="hadare-node-agent",
                 version=self._identity.version,
                 description="Trains forks on the devices of one node",
                 metadata={"node": self._identity.node},
