@@ -88,7 +88,7 @@ def _timeline(facts: Facts, report: Report) -> str:
         ended=began + report.ttd_s if report.ttd_s else max((t.ended for t in facts.trainings), default=began + 1),
         devices=facts.devices,
         trainings=facts.trainings,
-        rounds=[Mark(at=e.at, label=e.event.id) for e in facts.round_events if e.event.what in ROUND_BEGINS],
+        rounds=[Mark(at=e.at, label=e.event.id) for e in facts.round_events if e.event.what == "planned"],
         versions=versions,
         names=names,
     )
@@ -98,7 +98,3 @@ def _timeline(facts: Facts, report: Report) -> str:
         "device utilisation (CRU)": f"{report.cru:.1%}",
     }
     return render(chart, "HadarE: who trained what, when", numbers)
-
-
-ROUND_BEGINS = ("planned", "opened")
-"""What the allocator's history calls the beginning of a round."""

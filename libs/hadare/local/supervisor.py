@@ -45,6 +45,7 @@ class Supervisor:
         """
         self._clear("left over by a former start")
         first, *others = self._wanted
+        self._say(f"starting {', '.join(program.name for program in self._wanted)}")
         tasks = [asyncio.create_task(self._keep(first))]
         try:
             if port is not None:
@@ -53,10 +54,12 @@ class Supervisor:
             await self._until(stop, tasks)
         finally:
             self._ending.set()
+            self._say("ending")
             await self._end_stages()
             await asyncio.gather(*tasks, return_exceptions=True)
             self._clear("still there after its parent ended")
             (self._directory / "processes.json").unlink(missing_ok=True)
+            self._say("ended")
 
     async def _until(self, stop: asyncio.Event, tasks: Sequence[asyncio.Task[None]]) -> None:
         waiting = asyncio.create_task(stop.wait())

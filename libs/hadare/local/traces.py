@@ -15,6 +15,9 @@ Span = Mapping[str, Any]
 SERVICES = ("hadare-gateway", "hadare-pricing", "hadare-allocator", "hadare-jobtracker", "hadare-node-agent")
 """Who must have worked on every job."""
 
+LAST = "job completed"
+"""The tracker's span with which a job's trace reaches its end."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobTrace:
@@ -43,7 +46,7 @@ def read_spans(directory: Path) -> list[Span]:
 
 
 def job_trace(spans: Iterable[Span], job_id: str, trace_id: str) -> JobTrace:
-    """The trace of one job, checked: every service took part, and every span has its parent or is the one root."""
+    """The trace of one job, checked: every service took part up to its completion, and one root begins it."""
     own = sorted((s for s in spans if s["trace_id"] == trace_id), key=lambda s: (s["start_ns"], s["span_id"]))
     return JobTrace(job_id=job_id, trace_id=trace_id, spans=tuple(own), faults=tuple(_faults(own)))
 
@@ -56,6 +59,8 @@ def _faults(spans: Sequence[Span]) -> Iterable[str]:
     for service in SERVICES:
         if service not in present:
             yield f"no span of {service}"
+    if all(span["name"] != LAST for span in spans):
+        yield f"no span '{LAST}'"
     known = {span["span_id"] for span in spans}
     roots = [span for span in spans if not span["parent_span_id"]]
     if len(roots) != 1:

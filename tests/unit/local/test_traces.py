@@ -2,7 +2,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hadare.local.traces import SERVICES, job_trace, read_spans, write_traces
+from hadare.local.traces import LAST, SERVICES, job_trace, read_spans, write_traces
 
 TRACE = "a" * 32
 
@@ -20,7 +20,7 @@ def a_span(number: int, **changes: Any) -> dict[str, Any]:
     return span | changes
 
 
-WHOLE = [a_span(i) for i in range(len(SERVICES))]
+WHOLE = [a_span(0, name=LAST), *(a_span(i) for i in range(1, len(SERVICES)))]
 
 
 def test_a_trace_over_all_services_with_one_root_is_whole() -> None:
@@ -35,6 +35,11 @@ def test_spans_of_other_traces_do_not_belong_to_it() -> None:
 
 def test_a_service_that_took_no_part_is_a_fault() -> None:
     assert job_trace(WHOLE[:-1], "j1", TRACE).faults == (f"no span of {SERVICES[-1]}",)
+
+
+def test_a_trace_that_does_not_reach_completion_is_a_fault() -> None:
+    spans = [a_span(i) for i in range(len(SERVICES))]
+    assert job_trace(spans, "j1", TRACE).faults == ("no span 'job completed'",)
 
 
 def test_a_span_without_its_parent_is_a_fault() -> None:
