@@ -8,10 +8,28 @@ from hadare.scheduling.policies.base import (
     policy_of,
     register,
 )
+from hadare.scheduling.policies.gavel import Gavel
 from hadare.scheduling.policies.hadar import Hadar
 from hadare.scheduling.policies.hadare import Hadare
+from hadare.scheduling.policies.tiresias import Tiresias
+from hadare.scheduling.policies.yarn_cs import YarnCs
 
 register(Hadare())
 register(Hadar())
+register(Gavel())
+register(Tiresias())
+register(YarnCs())
 
-__all__ = ["ENTRY_POINT_GROUP", "Hadar", "Hadare", "Memory", "Policy", "policy_names", "policy_of", "register"]
+__all__ = [
+    "ENTRY_POINT_GROUP",
+    "Gavel",
+    "Hadar",
+    "Hadare",
+    "Memory",
+    "Policy",
+    "Tiresias",
+    "YarnCs",
+    "policy_names",
+    "policy_of",
+    "register",
+]

@@ -1,0 +1,123 @@
+"""Gavel: max-min fairness of normalised throughput ("least attained service") by a linear programme, given in rounds.
+
+A gang has one device type, and a job runs on one type a round. Types are served one after another; on each the jobs
+with the highest priority that fit are taken, who does not fit is skipped, and jobs without a share come last.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import sha256
+
+import numpy as np
+
+from hadare.model.plans import RoundPlan, Snapshot
+from hadare.scheduling.baselines.gangs import TypedGangs, blind_order, held_before
+from hadare.scheduling.baselines.gavel_lp import max_min_shares
+from hadare.scheduling.baselines.gavel_rounds import Account, priorities, recall, remembered
+from hadare.scheduling.baselines.record import typed_plan
+from hadare.scheduling.devices import pmi
+from hadare.scheduling.eligibility import Cells, Floats, JobTable, job_table
+from hadare.scheduling.policies.base import Memory
+
+MIN_RESET_ROUNDS = 1920 / 360
+"""Gavel solves at most once in 1,920 s, with rounds of 360 s."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gavel:
+    """``aware``: whether rates by type are known; if not, every type counts the same and types come in no fixed order.
+
+    ``min_reset_rounds``: how long shares are kept although jobs or rates changed; 0 solves at every change.
+    """
+
+    name: str = "gavel"
+    aware: bool = True
+    min_reset_rounds: float = MIN_RESET_ROUNDS
+
+    def plan(self, snapshot: Snapshot, memory: Memory) -> tuple[RoundPlan, Memory]:
+        # 1. what there is, and what everybody had so far
+        cells = Cells(snapshot.nodes)
+        table = job_table(snapshot.jobs, cells.types, snapshot.now_s)
+        gangs = TypedGangs(cells, table)
+        jobs = [job.job_id for job in table.jobs]
+        account = recall(memory, jobs, cells.types, snapshot.now_s, snapshot.round_s / 2)
+        # 2. new shares if something changed
+        self._update(account, gangs, snapshot)
+        # 3. turns by share over time had, type by type
+        urgency = priorities(account.shares, account.time_s, account.worker_s, np.where(gangs.usable, table.rates, 0.0))
+        turns, chosen = _select(gangs, urgency, account, self._type_order(cells, snapshot.round))
+        # 4. devices: where it was, then the largest first; and what is left
+        _place(gangs, chosen, turns)
+        # 5. reasons and memory
+        order = sorted(range(len(jobs)), key=lambda row: (-urgency[row].max(initial=0.0), jobs[row]))
+        plan = typed_plan(self.name, snapshot, gangs, order)
+        ran = {fork.job_id: fork.gang[0].type for fork in plan.forks}
+        return plan, remembered(account, jobs, cells.types, ran)
+
+    def _update(self, account: Account, gangs: TypedGangs, snapshot: Snapshot) -> None:
+        devices = np.array([float(gangs.cells.capacity[group].sum()) for group in gangs.cells.by_type])
+        rates = np.where(gangs.usable, gangs.table.rates, 0.0)
+        if not self.aware:
+            rates = np.where(rates.any(axis=1, keepdims=True), 1.0, 0.0) * np.ones_like(rates)
+        problem = _fingerprint(gangs.table, rates, devices)
+        due = snapshot.now_s - account.reset_s >= self.min_reset_rounds * snapshot.round_s
+        if problem == account.solved_for or (account.solved_for and not due):
+            return
+        solved = max_min_shares(rates, gangs.table.gang, gangs.table.stake.weight, devices)
+        account.reset(solved.shares, snapshot.now_s, snapshot.round_s / 2, problem)
+
+    def _type_order(self, cells: Cells, number: int) -> list[int]:
+        """Fastest first by performance-memory index (V100, P100, K80); unaware: another order in each round."""
+        by_speed = sorted(cells.types, key=lambda name: (-pmi(name), name))
+        names = by_speed if self.aware else blind_order(0, str(number), cells.types)
+        return [cells.types.index(name) for name in names]
+
+
+def _fingerprint(table: JobTable, rates: Floats, devices: Floats) -> str:
+    """What a programme was solved for. Rates that differ by less than a thousandth are the same."""
+    ids = "/".join(job.job_id for job in table.jobs)
+    figures = (f"{value:.3g}" for part in (rates, table.gang, table.stake.weight, devices) for value in part.flat)
+    return sha256(f"{ids} {' '.join(figures)}".encode()).hexdigest()
+
+
+def _select(
+    gangs: TypedGangs, urgency: Floats, account: Account, type_order: list[int]
+) -> tuple[list[tuple[int, int]], dict[int, int]]:
+    """All turns (row, column) as they come, and who was chosen for which type."""
+    jobs = gangs.table.jobs
+    turns: list[tuple[int, int]] = []
+    chosen: dict[int, int] = {}
+    for column in type_order:
+        left = int(gangs.cells.capacity[gangs.cells.by_type[column]].sum())
+        keys = zip(
+            urgency[:, column].tolist(),
+            account.deficit_s[:, column].tolist(),
+            account.shares[:, column].tolist(),
+            strict=True,
+        )
+        ranks = [(-priority, -deficit, -share) for priority, deficit, share in keys]
+        rows = [int(row) for row in np.flatnonzero(gangs.usable[:, column])]
+        rows.sort(key=lambda row: (ranks[row], jobs[row].job_id))
+        turns.extend((row, column) for row in rows)
+        for row in rows:
+            if row not in chosen and jobs[row].gang <= left:
+                chosen[row] = column
+                left -= jobs[row].gang
+    return turns, chosen
+
+
+def _place(gangs: TypedGangs, chosen: dict[int, int], turns: list[tuple[int, int]]) -> None:
+    """Old devices first, then large gangs before small ones. Constraints may leave gaps: they go out by turn."""
+    jobs = gangs.table.jobs
+    for row, column in sorted(chosen.items()):
+        old = gangs.free_again(row, held_before(jobs[row].placed))
+        if old and int(gangs.cells.type_of[old[0][0]]) == column:
+            gangs.take(row, old)
+    rest = [(row, column) for row, column in chosen.items() if row not in gangs.placed]
+    rest.sort(key=lambda turn: (-jobs[turn[0]].gang, jobs[turn[0]].job_id))
+    for row, column in [*rest, *turns]:
+        if not gangs.free.any():
+            return
+        if row not in gangs.placed and gangs.fits(row, column):
+            gangs.take(row, gangs.packed(row, column))
