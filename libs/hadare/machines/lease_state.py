@@ -56,13 +56,15 @@ class ProcessState(StrEnum):
 class LeaseLimits:
     """How long the machine waits for what, and how much it keeps.
 
-    ``stop_grace_s`` runs from a stop until the kill, ``hand_back_s`` from the moment a fork says that it hands back,
+    A fork that is told to stop has ``stop_grace_s``, or ``stop_grace_part`` of its lease if that is longer, until it is
+    killed: saving a large model takes its time. ``hand_back_s`` runs from the moment a fork says that it hands back,
     ``revoke_grace_s`` from a revocation. A warm process that has waited ``idle_rounds`` lease durations is ended.
     ``farewell_s`` is how long an agent that stops goes on delivering once everything has stopped.
     """
 
     cpu_slots: int = 1
     stop_grace_s: float = 10.0
+    stop_grace_part: float = 0.25
     hand_back_s: float = 60.0
     revoke_grace_s: float = 3.0
     start_limit_s: float = 120.0
@@ -74,6 +76,9 @@ class LeaseLimits:
     max_gang: int = 1024
     max_open: int = 1024
     max_kept: int = 1024
+
+    def grace_s(self, lease: Lease) -> float:
+        return max(self.stop_grace_s, self.stop_grace_part * lease.duration_s)
 
 
 @dataclass(slots=True, kw_only=True)

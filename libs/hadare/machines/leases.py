@@ -189,7 +189,7 @@ class LeaseMachine:
             if run.phase in WAITING:
                 self._end(run, at, "clock")
             elif run.phase is Phase.RUNNING:
-                self._stop(run, at, "clock", self._limits.stop_grace_s)
+                self._stop(run, at, "clock", self._limits.grace_s(run.lease))
 
     def _fetched(self, event: ev.BaseFetched) -> None:
         run = self._runs.get(event.lease)
@@ -350,7 +350,7 @@ class LeaseMachine:
             message = f"{run.lease.kind} did not finish within its {run.lease.duration_s:g} s ({run.phase})"
             self._end(run, at, "failed", failure("hung", message))
         elif run.phase is Phase.RUNNING:
-            self._stop(run, at, "clock", self._limits.stop_grace_s)
+            self._stop(run, at, "clock", self._limits.grace_s(run.lease))
         else:
             self._end(run, at, "clock")
 

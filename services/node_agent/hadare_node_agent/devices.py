@@ -115,12 +115,14 @@ def host_cpu() -> FixedProbe:
 class NvmlProbe:
     """NVIDIA's devices. One is offered only while no more than ``free_gb`` of its memory is in use by others.
 
-    ``nvml`` is the module ``pynvml``, initialised.
+    ``nvml`` is the module ``pynvml``, initialised. ``visible`` is the agent's own CUDA_VISIBLE_DEVICES,
+    indices or UUIDs: what it leaves out belongs to others.
     """
 
-    def __init__(self, nvml: Any, free_gb: float) -> None:
+    def __init__(self, nvml: Any, free_gb: float, visible: str | None = None) -> None:
         self._nvml = nvml
         self._free_gb = free_gb
+        self._visible = None if visible is None else frozenset(visible.replace(" ", "").split(","))
 
     async def devices(self) -> tuple[Device, ...]:
         return await asyncio.to_thread(lambda: tuple(self._device(index) for index in self._all()))
@@ -131,8 +133,16 @@ class NvmlProbe:
     async def faults(self, in_use: Set[int]) -> dict[int, str]:
         return await asyncio.to_thread(lambda: {index: self._fault(index, index in in_use) for index in self._all()})
 
-    def _all(self) -> range:
-        return range(int(self._nvml.nvmlDeviceGetCount()))
+    def _all(self) -> list[int]:
+        return [index for index in range(int(self._nvml.nvmlDeviceGetCount())) if self._is_ours(index)]
+
+    def _is_ours(self, index: int) -> bool:
+        if self._visible is None or str(index) in self._visible:
+            return True
+        if all(name.isdigit() for name in self._visible):
+            return False
+        handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
+        return _text(self._nvml.nvmlDeviceGetUUID(handle)) in self._visible
 
     def _wait_free(self, indices: Sequence[int]) -> str:
         """The driver gives memory back a moment after a process has gone."""
@@ -188,26 +198,30 @@ def _text(name: str | bytes) -> str:
     return name.decode(errors="replace") if isinstance(name, bytes) else name
 
 
-def find_probe(groups: tuple[DeviceGroup, ...] | None, free_gb: float) -> Probe:
+async def find_probe(groups: tuple[DeviceGroup, ...] | None, free_gb: float, visible: str | None) -> Probe:
     """What the configuration asks for: emulated devices, the CPU, or whatever this machine has."""
     if groups is not None:
         return emulated(groups) if groups else host_cpu()
     nvml = _load_nvml()
-    return NvmlProbe(nvml, free_gb) if nvml is not None else host_cpu()
+    if nvml is not None:
+        probe = NvmlProbe(nvml, free_gb, visible)
+        if await probe.devices():
+            return probe
+    return host_cpu()
 
 
 def _load_nvml() -> Any | None:
-    """``pynvml``, initialised, if it is installed and there is at least one device."""
+    """``pynvml``, initialised, if it is installed and there is a driver."""
     try:
         import pynvml
     except ImportError:
         return None
     try:
         pynvml.nvmlInit()
-        return pynvml if pynvml.nvmlDeviceGetCount() else None
     except pynvml.NVMLError as error:
         log.info("no GPU found", reason=str(error))
         return None
+    return pynvml
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

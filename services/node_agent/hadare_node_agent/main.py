@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import socket
 from collections.abc import Mapping
@@ -32,7 +33,8 @@ async def main(backplane: Backplane, config: NodeAgentConfig) -> None:
     """Runs the agent; on cancellation its forks hand back what they have, and it ends."""
     with WorkDirectory(config.directory(), config.node) as directory:
         leftovers = await asyncio.to_thread(directory.clear)
-        probe = find_probe(config.device_groups(), config.gpu_free_gb)
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        probe = await find_probe(config.device_groups(), config.gpu_free_gb, visible)
         devices, stuck = _offered(await probe.devices(), leftovers)
         log.info("devices", found=[f"{device.index}:{device.type}" for device in devices], stuck=leftovers)
         agent = _agent(backplane, config, directory, probe, devices, stuck)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Any
 
 import structlog
 
@@ -59,14 +60,16 @@ class History:
         self._journal = journal
         self._node = node
         self._incarnation = incarnation
+        self._count = 0
         self._waiting: asyncio.Queue[tuple[Event, str]] = asyncio.Queue(_MOST_EVENTS)
 
-    def add(self, what: str, lease: str, data: dict[str, object]) -> None:
+    def add(self, what: str, data: dict[str, Any]) -> None:
+        self._count += 1
         event = Event(kind="node", id=self._node, what=what, data=data)
         try:
-            self._waiting.put_nowait((event, f"node.{self._node}.{self._incarnation}.{lease}.{what}"))
+            self._waiting.put_nowait((event, f"node.{self._node}.{self._incarnation}.{self._count}"))
         except asyncio.QueueFull:
-            log.error("an event is lost: too many wait", what=what, lease=lease)
+            log.error("an event is lost: too many wait", what=what)
 
     async def run(self) -> None:
         while True:

@@ -135,9 +135,11 @@ class NodeAgent:
             [Route(GRANT, self._on_grant, self._tokens), Route(REVOKE, self._on_revoke, self._tokens)],
         )
         self._inventory_changed.set()
+        self._history.add("agent_started", {"incarnation": self._identity.incarnation})
         self._out.heart.start(self._vitals)
         try:
             await self._drained.wait()
+            self._history.add("agent_stopped", {"incarnation": self._identity.incarnation})
             await self._logs.send()
             await self._history.flush(_FLUSH_S)
         finally:
@@ -210,9 +212,11 @@ class NodeAgent:
                 self._reports.add(command.report)
             case do.Record():
                 log.info(command.what, lease=command.lease, **command.data)
-                self._history.add(command.what, command.lease, command.data)
+                self._history.add(command.what, command.data)
             case do.ReportHealth():
-                log.warning("device health", devices=[d.reason or "healthy" for d in command.devices])
+                health = {str(device.index): device.reason or "healthy" for device in command.devices}
+                log.warning("device health", devices=health)
+                self._history.add("device_health", {"devices": health})
                 self._inventory_changed.set()
             case do.Drained():
                 log.info("drained", undelivered=command.undelivered)

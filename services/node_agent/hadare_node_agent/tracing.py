@@ -35,7 +35,7 @@ class Traces:
     def begin(self, lease_id: LeaseId, lease: Lease) -> None:
         key = lease.key
         manager = telemetry.span(
-            f"{lease.kind} {key.job_id}",
+            lease.kind,
             parent=lease.traceparent,
             attributes={
                 "hadare.job": key.job_id,

@@ -17,11 +17,12 @@ from hadare.machines import lease_commands as do
 from hadare.machines import lease_events as ev
 from hadare.model.devices import Device
 from hadare.model.errors import Broken, HadareError, Unavailable
-from hadare.model.leases import Evaluation, Failure, Lease, LeaseKey
+from hadare.model.leases import Failure, Lease, LeaseKey
 from hadare.training import protocol
 from hadare.training.forkclient import ForkProcess, ForkServer, failure_of
 from hadare.training.processes import end_fork, members
 from hadare_node_agent.devices import Emulation, Probe
+from hadare_node_agent.words import order_for, outcome_of, progress_of
 
 log = structlog.get_logger("hadare.node_agent")
 
@@ -29,7 +30,6 @@ Emit = Callable[[ev.Event], None]
 OnLine = Callable[[LeaseKey, str], None]
 ProcessCommand = do.StartProcess | do.Assign | do.Stop | do.Kill
 
-_PHASES: dict[str, ev.WorkPhase] = {"evaluating": "evaluating", "handing_back": "handing_back"}
 _START_ATTEMPTS = 3
 _RESTART_S = 1.0
 
@@ -310,59 +310,3 @@ class ForkTrainer:
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
-
-
-def progress_of(report: protocol.Progress, rate: float) -> ev.Progress:
-    return ev.Progress(
-        phase=_PHASES.get(report.phase, "training"),
-        steps=report.steps,
-        loss=report.loss,
-        steps_per_s=report.steps_per_s,
-        nominal_rate=rate,
-    )
-
-
-def order_for(command: do.Assign, out: Path, rate: float, report_interval_s: float) -> protocol.Command:
-    """The lease in the words of the fork."""
-    lease, base = command.lease, command.base_path or ""
-    if lease.kind == "init":
-        return protocol.Init(out=str(out))
-    if lease.kind == "evaluate":
-        return protocol.Evaluate(base=base)
-    return protocol.Train(
-        base=base,
-        out=str(out),
-        quota=lease.quota,
-        remaining_s=command.left_s,
-        data_seed=lease.data_seed,
-        base_sha256=lease.base.sha256 if lease.base else "",
-        schedule_from=lease.schedule_from,
-        schedule_to=lease.schedule_to,
-        evaluate_base=lease.evaluate_base,
-        nominal_rate=rate or None,
-        report_interval_s=report_interval_s,
-    )
-
-
-def outcome_of(
-    lease: Lease, report: protocol.Done, metrics: dict[str, float], rate: float, out: Path | None
-) -> ev.Outcome:
-    """What a fork brought. A fork that was told to stop was stopped by the clock, unless the machine knows better."""
-    evaluation = None
-    if metrics and lease.base is not None:
-        evaluation = Evaluation(version=lease.base_version, sha256=lease.base.sha256, metrics=metrics)
-    by_quota = report.reason == "quota"
-    return ev.Outcome(
-        reason="done" if lease.kind != "train" else "quota" if by_quota else "clock",
-        steps=report.steps,
-        samples=report.samples,
-        updates=report.updates,
-        path=str(out) if out is not None else None,
-        metrics={} if report.loss is None else {"loss": report.loss},
-        evaluation=evaluation,
-        throughput=report.throughput,
-        nominal_rate=rate,
-        trained_s=report.trained_s,
-        idle_s=report.phases_ms.get("save", 0.0) / 1e3,
-        phases_ms=report.phases_ms,
-    )

@@ -32,6 +32,13 @@ def test_a_fork_that_ignores_the_stop_is_killed_after_the_grace_and_called_hung(
     assert (result.reason, result.failure.kind if result.failure else "") == ("failed", "hung")
 
 
+def test_the_grace_grows_with_the_lease() -> None:
+    bench = Bench(limits=LeaseLimits(stop_grace_s=4.0, stop_grace_part=0.25))
+    bench.training(a_lease(duration_s=360.0))
+    bench.tick(360.0)
+    assert bench.machine.wake_at() == 450.0
+
+
 def test_a_fork_that_hands_back_gets_the_longer_limit_once() -> None:
     bench = Bench(limits=LeaseLimits(stop_grace_s=1.0, hand_back_s=30.0))
     process = bench.training(a_lease(duration_s=10.0))
