@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -27,7 +28,7 @@ def programs(cluster: LocalCluster, directory: Path) -> list[Program]:
     common = {
         "HADARE_NATS_URL": cluster.nats_url,
         "HADARE_PREFIX": cluster.prefix,
-        "HADARE_OTLP_ENDPOINT": f"file:{spans_directory(directory)}",
+        "HADARE_OTLP_ENDPOINT": os.environ.get("HADARE_OTLP_ENDPOINT", f"file:{spans_directory(directory)}"),
         "PYTHONUNBUFFERED": "1",
         # The machine is shared by many processes: more threads in each only wait for one another.
         "OMP_NUM_THREADS": "1",

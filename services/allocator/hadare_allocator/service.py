@@ -287,13 +287,14 @@ class Allocator:
 
     async def _grant(self, lease: Lease) -> None:
         data: dict[str, str | int] = {
+            "hadare.job": lease.key.job_id,
             "hadare.node": lease.node,
             "hadare.round": lease.key.round,
             "hadare.fork": lease.key.fork,
         }
         links = self._trace.links()
         try:
-            with span(f"grant {lease.key.job_id}", parent=lease.traceparent, links=links, attributes=data):
+            with span("grant lease", parent=lease.traceparent, links=links, attributes=data):
                 answer = await self._bus.ask(subjects.GRANT, lease, timeout_s=_ASK_TIMEOUT_S, node=lease.node)
             accepted, reason = answer.accepted, answer.reason
         except (Unavailable, Rejected) as error:

@@ -36,7 +36,8 @@ class RoundTrace:
         """A span in every placed job's own trace, linked to the round's, and one in the round's linked to theirs."""
         jobs = {lease.key.job_id: lease.traceparent for node in leases for lease in node.leases}
         for job_id, parent in sorted(jobs.items()):
-            with span(f"place {job_id}", parent=parent, links=self.links(), attributes={"hadare.round": self._round}):
+            attributes: dict[str, str | int] = {"hadare.job": job_id, "hadare.round": self._round}
+            with span("place job", parent=parent, links=self.links(), attributes=attributes):
                 pass
         with span("dispatch", parent=self._root, links=[parent for parent in jobs.values() if parent]):
             pass

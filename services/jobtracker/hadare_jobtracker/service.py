@@ -228,7 +228,7 @@ class JobTracker:
             "hadare.round": command.round,
             "hadare.forks": len(command.forks),
         }
-        with span(f"consolidate {command.job_id}", parent=command.traceparent, attributes=data):
+        with span("consolidate job", parent=command.traceparent, attributes=data):
             try:
                 done = await self._averager.consolidate(command)
             except (HadareError, OSError, ValueError) as error:

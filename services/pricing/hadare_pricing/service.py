@@ -129,7 +129,8 @@ class Pricing:
         for job_id in sorted(arrivals.keys() - self._priced):
             record = self._cluster.records.get(job_id)
             if record is not None:
-                with span(f"price {job_id}", parent=record.traceparent, links=[here] if here else []):
+                links, attributes = [here] if here else [], {"hadare.job": job_id}
+                with span("price job", parent=record.traceparent, links=links, attributes=attributes):
                     self._priced.add(job_id)
         self._priced &= arrivals.keys()
 
