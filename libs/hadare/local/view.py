@@ -16,7 +16,7 @@ from rich.text import Text
 
 from hadare.model.jobs import JobState
 from hadare.wire.api import ForkNow, JobStatus
-from hadare.wire.api_cluster import ClusterStatus, DeviceNow, NodeInfo, Prices
+from hadare.wire.api_cluster import CellPrice, ClusterStatus, DeviceNow, NodeInfo, Prices
 
 _COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red")
 
@@ -69,10 +69,10 @@ def _nodes(seen: Seen, colours: dict[str, str]) -> Table:
     table = Table(expand=True, box=None, pad_edge=False)
     for heading in ("node", "device", "state", "trains", "steps/s", "loss"):
         table.add_column(heading, no_wrap=True, justify="right" if heading in ("steps/s", "loss") else "left")
-    table.add_column("price now", no_wrap=True, justify="right")
+    table.add_column("price", no_wrap=True, justify="right")
     names = {job.job_id: job.name for job in seen.jobs}
     forks = {(job.job_id, fork.fork): fork for job in seen.jobs for fork in job.forks}
-    prices = {(cell.node, cell.type): cell.price for cell in seen.prices.cells} if seen.prices else {}
+    cells = {(cell.node, cell.type): cell for cell in seen.prices.cells} if seen.prices else {}
     for node in seen.status.nodes:
         for device in node.devices:
             fork = forks.get((device.job_id or "", device.fork if device.fork is not None else -1))
@@ -82,7 +82,7 @@ def _nodes(seen: Seen, colours: dict[str, str]) -> Table:
                 _state(node, device),
                 _work(device, names, colours),
                 *_numbers(fork),
-                _price(prices.get((node.node, device.type)), (node.node, device.type) in prices),
+                _price(cells.get((node.node, device.type))),
             )
     return table
 
@@ -108,10 +108,14 @@ def _numbers(fork: ForkNow | None) -> tuple[str, str]:
     return rate, f"{fork.loss:.4f}" if fork.loss is not None else ""
 
 
-def _price(price: float | None, known: bool) -> str:
-    if price is None:
-        return "all taken" if known else ""
-    return f"{price:.3g}"
+def _price(cell: CellPrice | None) -> str:
+    """What the next device of the cell costs; once all are taken, what the last one went for."""
+    if cell is None:
+        return ""
+    if cell.price is not None:
+        return f"{cell.price:.3g}"
+    paid = cell.u_min * (cell.u_max / cell.u_min) ** ((cell.taken - 1) / cell.capacity)
+    return f"sold at {paid:.3g}"
 
 
 def _jobs(jobs: Sequence[JobStatus], colours: dict[str, str]) -> Table:

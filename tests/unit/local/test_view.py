@@ -46,9 +46,9 @@ def test_progress_includes_steps_that_are_not_counted_yet() -> None:
     assert "75/100" in shown(a_seen())
 
 
-def test_a_taken_cell_has_no_price_to_show() -> None:
+def test_of_a_cell_that_is_taken_the_price_of_its_last_device_is_shown() -> None:
     cell = CellPrice(node="n1", type="V100", capacity=2, taken=2, price=None, u_min=0.1, u_max=1.0)
-    assert "all taken" in shown(a_seen(prices=Prices(round=7, cells=(cell,))))
+    assert "sold at 0.316" in shown(a_seen(prices=Prices(round=7, cells=(cell,))))
 
 
 def test_a_waiting_job_says_why() -> None:
