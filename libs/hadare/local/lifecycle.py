@@ -20,6 +20,7 @@ from hadare.local.processes import MARK
 from hadare.local.spec import ClusterSpec, default_cluster
 from hadare.model.devices import NodeState
 from hadare.model.errors import Broken, HadareError, Rejected, Unavailable
+from hadare.scheduling.policies import policy_of
 from hadare.wire.api_cluster import ClusterStatus
 
 READY_LIMIT_S = 120.0
@@ -34,8 +35,10 @@ def prepare(
 ) -> LocalCluster:
     """Writes ``cluster.json``: what is given, else as at the last start, else the defaults. The port stays.
 
-    Raises ``Rejected`` (409) if a cluster is running there.
+    Raises ``Rejected``: 409 if a cluster is running there, 400 if there is no such policy.
     """
+    if policy is not None:
+        policy_of(policy)
     pid = holder(directory)
     if pid is not None:
         raise Rejected(409, f"a cluster is already running in {directory} (process {pid}); `hadare down` ends it")

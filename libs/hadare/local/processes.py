@@ -83,6 +83,16 @@ def rotate(log: Path, limit: int = _LOG_BYTES) -> None:
         log.replace(log.with_suffix(".log.1"))
 
 
+def trim(folder: Path, limit: int) -> None:
+    """Deletes the oldest files of a folder until the others take at most ``limit`` bytes together."""
+    files = sorted((f for f in folder.glob("*") if f.is_file()), key=lambda f: f.stat().st_mtime, reverse=True)
+    total = 0
+    for file in files:
+        total += file.stat().st_size
+        if total > limit:
+            file.unlink()
+
+
 async def exited(process: subprocess.Popen[bytes]) -> int:
     """Waits for the end of a process without polling; its exit status."""
     ended = asyncio.Event()

@@ -18,13 +18,14 @@ import psutil
 from hadare.local import processes
 from hadare.local.directory import HOST, held, remembered, write_json
 from hadare.local.processes import Program
-from hadare.local.programs import programs
+from hadare.local.programs import programs, spans_directory
 from hadare.model.errors import Broken, HadareError, Rejected
 
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 30.0
 _STEADY_S = 30.0
 _LISTENING_LIMIT_S = 30.0
+_SPANS_BYTES = 200_000_000
 
 
 class Supervisor:
@@ -161,6 +162,7 @@ async def serve(directory: Path, say: Callable[[str], None], stop: asyncio.Event
         cluster = remembered(directory)
         if cluster is None:
             raise Rejected(404, f"there is no cluster in {directory}")
+        processes.trim(spans_directory(directory), _SPANS_BYTES)
         await Supervisor(directory, programs(cluster, directory), say).run(stop, cluster.port)
 
 

@@ -41,6 +41,12 @@ def test_a_directory_that_is_in_use_is_refused(tmp_path: Path) -> None:
         lifecycle.prepare(tmp_path)
 
 
+def test_a_policy_that_does_not_exist_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(Rejected, match="unknown policy 'hadra'"):
+        lifecycle.prepare(tmp_path, policy="hadra")
+    assert remembered(tmp_path) is None
+
+
 def test_stopping_what_does_not_run_is_no_error_and_says_so(tmp_path: Path) -> None:
     lifecycle.prepare(tmp_path)
     assert lifecycle.stop(tmp_path) is False

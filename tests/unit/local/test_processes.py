@@ -118,6 +118,14 @@ def test_a_large_log_is_moved_aside_and_a_small_one_is_kept(tmp_path: Path) -> N
     assert (tmp_path / "x.log.1").read_text() == "12345"
 
 
+def test_the_oldest_files_of_a_folder_go_first(tmp_path: Path) -> None:
+    for age, name in enumerate(("new", "middle", "old")):
+        (tmp_path / name).write_text("12345")
+        os.utime(tmp_path / name, (1000 - age, 1000 - age))
+    processes.trim(tmp_path, limit=10)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["middle", "new"]
+
+
 def test_this_process_is_never_among_the_marked(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(MARK, str(directory))
     assert os.getpid() not in [process.pid for process in processes.marked(directory)]
