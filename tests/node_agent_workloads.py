@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 
 import torch
@@ -42,6 +43,14 @@ class Littering(Tiny):
         sleeper = [sys.executable, "-c", "import time; time.sleep(600)"]
         subprocess.Popen(sleeper, start_new_session=True)
         return super().build_model()
+
+
+class Sleeping(Tiny):
+    """Hangs in its first step."""
+
+    def loss(self, model: nn.Module, batch: Tensor) -> Tensor:
+        time.sleep(600)
+        return super().loss(model, batch)
 
 
 class Raising(Tiny):

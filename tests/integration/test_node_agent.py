@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from builders_leases import a_lease, a_spec
@@ -106,8 +107,11 @@ async def agent(connect: Connect, nats_url: str, prefix: str, tmp_path: Path) ->
         "HADARE_NODE": NODE,
         "HADARE_DEVICES": "1:V100,1:T4",
         "HADARE_WORK_DIR": str(tmp_path / "work"),
-        "HADARE_WORKLOADS": ",".join(f"node_agent_workloads:{name}" for name in ("Tiny", "Littering", "Raising")),
+        "HADARE_WORKLOADS": ",".join(
+            f"node_agent_workloads:{name}" for name in ("Tiny", "Littering", "Raising", "Sleeping")
+        ),
         "HADARE_BASE_RATE": "50",
+        "HADARE_STOP_GRACE_S": "2",
         "HADARE_CAPACITY_GB": "1",
     }
     agent = Agent(await connect("test"), tmp_path, environment)
@@ -206,6 +210,34 @@ async def test_a_revoke_ends_grandchildren_in_sessions_of_their_own(agent: Agent
     assert answer == Revoked(ended=("apple.1.0.0",), free=True)
     assert agent.forks() == []
     assert (await agent.result()).reason == "revoked"
+
+
+async def test_a_fork_that_hangs_is_killed_and_its_device_trains_again(agent: Agent) -> None:
+    await agent.start()
+    base = await agent.version_zero()
+    hanging = a_spec(workload="node_agent_workloads:Sleeping")
+    await agent.grant(a_lease("apple", 1, node=NODE, spec=hanging, base=base, duration_s=3.0, quota=10**6))
+    failure = (await agent.result()).failure
+    assert failure is not None
+    assert failure.kind == "hung"
+    await agent.grant(a_lease("pear", 2, node=NODE, spec=a_spec(workload=TINY), base=base, duration_s=30.0, quota=5))
+    assert (await agent.result()).steps == 5
+
+
+async def test_a_fork_server_that_dies_fails_its_leases_and_is_replaced(agent: Agent) -> None:
+    await agent.start()
+    base = await agent.version_zero()
+    spec = a_spec(workload=TINY)
+    await agent.grant(a_lease("apple", 1, node=NODE, spec=spec, base=base, duration_s=60.0, quota=10**6))
+    await until(lambda: len(agent.forks()) == 1)
+    assert agent.process is not None
+    (server,) = psutil.Process(agent.process.pid).children()
+    server.kill()
+    failure = (await agent.result()).failure
+    assert failure is not None
+    assert failure.kind == "killed"
+    await agent.grant(a_lease("apple", 2, node=NODE, spec=spec, base=base, duration_s=60.0, quota=5))
+    assert (await agent.result()).steps == 5
 
 
 async def test_what_a_killed_agent_leaves_behind_is_ended_by_the_next_one(agent: Agent) -> None:
