@@ -174,8 +174,8 @@ def same_work(one: Lease, other: Lease) -> bool:
     )
 
 
-def failure(kind: FailureKind, message: str, *, node_specific: bool = False) -> Failure:
-    return Failure(kind=kind, message=message[:_TEXT], node_specific=node_specific)
+def failure(kind: FailureKind, message: str) -> Failure:
+    return Failure(kind=kind, message=message[:_TEXT])
 
 
 def clipped(fault: Failure) -> Failure:

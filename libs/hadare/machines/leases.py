@@ -319,7 +319,8 @@ class LeaseMachine:
         self._say(do.ReportHealth(devices=self.devices))
         if event.healthy:
             return
-        fault = failure("device", f"device {event.device} is unhealthy: {event.reason}", node_specific=True)
+        # Not the node's fault for the job: the device is withdrawn, its neighbours may serve.
+        fault = failure("device", f"device {event.device} is unhealthy: {event.reason}")
         for process in self._pool.all():
             if event.device in process.devices:
                 self._process_failed(event.at, process, fault)

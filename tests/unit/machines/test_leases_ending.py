@@ -325,12 +325,12 @@ def test_a_drained_agent_does_not_wait_long_for_a_tracker_that_is_gone() -> None
 # --- devices --------------------------------------------------------------------------------------------------------
 
 
-def test_a_device_that_is_lost_in_mid_training_fails_its_fork_as_a_fault_of_the_node() -> None:
+def test_a_device_that_is_lost_in_mid_training_fails_its_fork_and_is_withdrawn() -> None:
     bench = Bench()
     process = bench.training(a_lease())
     bench.give(ev.HealthChanged(at=3.0, device=0, healthy=False, reason="Xid 79"))
     failure = bench.only(do.Deliver).result.failure
-    assert failure == Failure(kind="device", message="device 0 is unhealthy: Xid 79", node_specific=True)
+    assert failure == Failure(kind="device", message="device 0 is unhealthy: Xid 79")
     assert bench.only(do.Kill).process == process
     assert bench.only(do.ReportHealth).devices[0].reason == "Xid 79"
 
