@@ -195,6 +195,7 @@ def _train(trainer: Trainer, command: Train, channel: Channel) -> Done:
     channel.send(Progress(phase="training"))
     trained = trainer.train(grant, channel.stop_asked, lambda standing: channel.send(_progress(standing)))
     phases.end("train")
+    channel.send(Progress(phase="handing_back", steps=trained.steps, steps_per_s=trained.steps_per_s))
     _check_finite(trainer)
     meta = FileMeta(base=command.base_sha256, scaler=_scale(trainer), user={"steps": trained.steps})
     written = save_state(Path(command.out), trainer.model, trainer.optimizer, meta)

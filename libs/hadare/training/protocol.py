@@ -9,14 +9,16 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import msgpack
 import msgspec
 
 from hadare.model.errors import HadareError
 from hadare.model.leases import Failure
-from hadare.training.trainer import EndReason
+
+EndReason = Literal["quota", "clock", "revoked"]
+"""Why a fork stopped training by itself."""
 
 # Well below what one packet of a local socket may hold.
 MAX_MESSAGE_BYTES = 2**17

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,12 +19,12 @@ from torch import Tensor
 from hadare.forking.schedule import data_seed
 from hadare.model.errors import HadareError
 from hadare.training.devices import Stopwatch, mixed_precision
+from hadare.training.protocol import EndReason
 from hadare.training.task import build_task
 from hadare.training.throttle import Throttle
 
 WARM_UP_STEPS = 5
 
-EndReason = Literal["quota", "clock", "revoked"]
 
 
 class NotFinite(HadareError):
