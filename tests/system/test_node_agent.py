@@ -332,7 +332,7 @@ def test_a_flood_of_output_is_cut_with_a_note(play: Play) -> None:
 
 def test_grants_that_the_network_doubles_run_once(play: Play) -> None:
     async def scene(world: World) -> None:
-        world.hub.network = lambda subject, _data: (0.0, 0.4) if subject.endswith((".grant", ".result")) else (0.0,)
+        world.hub.network = lambda parcel: (0.0, 0.4) if parcel.subject.endswith((".grant", ".result")) else (0.0,)
         lease = a_lease(base=await world.store(), duration_s=5.0)
         await grant(world, lease)
         await asyncio.sleep(8.0)

@@ -26,14 +26,39 @@ Q = TypeVar("Q")
 A = TypeVar("A")
 T = TypeVar("T")
 
-Network = Callable[[str, bytes], Sequence[float]]
-"""(subject, data) -> the delay in seconds of each copy that arrives; empty: the message is lost."""
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """A message on its way to one receiver; ``reply``: it is the answer to what was asked on ``subject``."""
+
+    sender: str
+    receiver: str
+    subject: str
+    data: bytes
+    reply: bool = False
+
+
+Network = Callable[[Parcel], Sequence[float]]
+"""The delay in seconds of each copy that arrives; empty: the message is lost."""
 
 log = structlog.get_logger("hadare.memory")
 
 
-def perfect_network(_subject: str, _data: bytes) -> Sequence[float]:
+def perfect_network(_parcel: Parcel) -> Sequence[float]:
     return (0.0,)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reply:
+    """Where the answer to a question goes."""
+
+    asker: str
+    subject: str
+    future: asyncio.Future[bytes]
+
+    def take(self, data: bytes) -> None:
+        if not self.future.done():
+            self.future.set_result(data)
 
 
 @dataclass
@@ -43,7 +68,7 @@ class _Inbox:
     pattern: tuple[str, ...]
     group: str
     owner: str
-    queue: asyncio.Queue[tuple[bytes, asyncio.Future[bytes] | None]] = field(default_factory=asyncio.Queue)
+    queue: asyncio.Queue[tuple[bytes, _Reply | None]] = field(default_factory=asyncio.Queue)
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
     def matches(self, subject: str) -> bool:
@@ -92,7 +117,7 @@ class MemoryHub:
                 queue.put_nowait((key, stored))
         return stored.revision if stored else next(self._revisions)
 
-    def route(self, subject: str, data: bytes, reply: asyncio.Future[bytes] | None = None) -> int:
+    def route(self, sender: str, subject: str, data: bytes, reply: _Reply | None = None) -> int:
         """Queues the message for every plain subscription and for one member of each group; says for how many."""
         targets = [inbox for inbox in self.inboxes if inbox.matches(subject)]
         plain = [inbox for inbox in targets if not inbox.group]
@@ -102,9 +127,17 @@ class MemoryHub:
             plain.append(members[turn % len(members)])
         loop = asyncio.get_running_loop()
         for inbox in plain:
-            for delay in self.network(subject, data):
+            for delay in self.network(Parcel(sender, inbox.owner, subject, data)):
                 loop.call_later(delay, inbox.queue.put_nowait, (data, reply))
         return len(plain)
+
+    def answer(self, sender: str, reply: _Reply | None, data: bytes) -> None:
+        """Sends an answer on its way; a question that came without a return address gets none."""
+        if reply is None:
+            return
+        loop = asyncio.get_running_loop()
+        for delay in self.network(Parcel(sender, reply.asker, reply.subject, data, reply=True)):
+            loop.call_later(delay, reply.take, data)
 
 
 class _MemorySubscription:
@@ -135,13 +168,13 @@ class MemoryBus:
         return self._prefix
 
     async def publish(self, topic: Topic[M], message: M, **tokens: str) -> None:
-        self._hub.route(f"{self._prefix}.{topic.subject(**tokens)}", codec.encode(message))
+        self._hub.route(self._owner, f"{self._prefix}.{topic.subject(**tokens)}", codec.encode(message))
         await asyncio.sleep(0)
 
     async def subscribe(
         self, topic: Topic[M], handler: Callable[[M], Awaitable[None]], *, group: str = "", **tokens: str
     ) -> _MemorySubscription:
-        async def receive(data: bytes, _reply: asyncio.Future[bytes] | None) -> None:
+        async def receive(data: bytes, _reply: _Reply | None) -> None:
             try:
                 message = codec.decode(data, topic.message)
             except Rejected as fault:
@@ -155,7 +188,8 @@ class MemoryBus:
     async def ask(self, endpoint: Endpoint[Q, A], question: Q, *, timeout_s: float, **tokens: str) -> A:
         reply: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         subject = f"{self._prefix}.{endpoint.subject(**tokens)}"
-        if not self._hub.route(subject, codec.encode(question), reply):
+        address = _Reply(self._owner, subject, reply)
+        if not self._hub.route(self._owner, subject, codec.encode(question), address):
             raise Unavailable(f"nobody serves {endpoint.subject(**tokens)}")
         try:
             async with asyncio.timeout(timeout_s):
@@ -172,7 +206,7 @@ class MemoryBus:
     async def serve(self, identity: Identity, routes: Sequence[Route[Any, Any]]) -> _MemorySubscription:
         inboxes = []
         for route in routes:
-            receive = _responder(identity, route)
+            receive = self._responder(identity, route)
             inboxes.append(self._open(route.endpoint.subject(**route.tokens), route.group, receive, route.concurrency))
         await asyncio.sleep(0)
         return _MemorySubscription(self._hub, inboxes)
@@ -181,7 +215,7 @@ class MemoryBus:
         self,
         subject: str,
         group: str,
-        receive: Callable[[bytes, asyncio.Future[bytes] | None], Awaitable[None]],
+        receive: Callable[[bytes, _Reply | None], Awaitable[None]],
         workers: int,
     ) -> _Inbox:
         inbox = _Inbox(tuple(f"{self._prefix}.{subject}".split(".")), group, self._owner)
@@ -201,26 +235,24 @@ class MemoryBus:
         self._hub.inboxes.append(inbox)
         return inbox
 
+    def _responder(
+        self, identity: Identity, route: Route[Any, Any]
+    ) -> Callable[[bytes, _Reply | None], Awaitable[None]]:
+        async def receive(data: bytes, reply: _Reply | None) -> None:
+            try:
+                answer = {"answer": codec.to_plain(await route.handler(codec.decode(data, route.endpoint.question)))}
+            except Rejected as fault:
+                answer = {"error": {"code": fault.code, "message": fault.message, "details": fault.details}}
+            except HadareError as error:
+                log.warning("handler failed", service=identity.name, endpoint=route.endpoint.template, error=str(error))
+                answer = {"error": {"code": 503, "message": str(error), "details": {}}}
+            except Exception:
+                bug = {"error": {"code": 500, "message": "internal error", "details": {}}}
+                self._hub.answer(self._owner, reply, codec.encode(bug))
+                raise
+            self._hub.answer(self._owner, reply, codec.encode(answer))
 
-def _responder(
-    identity: Identity, route: Route[Any, Any]
-) -> Callable[[bytes, asyncio.Future[bytes] | None], Awaitable[None]]:
-    async def receive(data: bytes, reply: asyncio.Future[bytes] | None) -> None:
-        try:
-            answer = {"answer": codec.to_plain(await route.handler(codec.decode(data, route.endpoint.question)))}
-        except Rejected as fault:
-            answer = {"error": {"code": fault.code, "message": fault.message, "details": fault.details}}
-        except HadareError as error:
-            log.warning("handler failed", service=identity.name, endpoint=route.endpoint.template, error=str(error))
-            answer = {"error": {"code": 503, "message": str(error), "details": {}}}
-        except Exception:
-            if reply is not None and not reply.done():
-                reply.set_result(codec.encode({"error": {"code": 500, "message": "internal error", "details": {}}}))
-            raise
-        if reply is not None and not reply.done():
-            reply.set_result(codec.encode(answer))
-
-    return receive
+        return receive
 
 
 class MemoryBackplane:
@@ -230,7 +262,7 @@ class MemoryBackplane:
         self._hub = hub
         self._name = name
         self._bus = MemoryBus(hub, name, prefix)
-        self._journal = MemoryJournal(hub, prefix)
+        self._journal = MemoryJournal(hub, name, prefix)
         self._lost: asyncio.Event = asyncio.Event()
 
     @property

@@ -132,8 +132,9 @@ class MemoryObjects:
 class MemoryJournal:
     """``Journal`` of a hub."""
 
-    def __init__(self, hub: MemoryHub, prefix: str) -> None:
+    def __init__(self, hub: MemoryHub, owner: str, prefix: str) -> None:
         self._hub = hub
+        self._owner = owner
         self._prefix = prefix
 
     async def append(self, event: Event, message_id: str) -> None:
@@ -145,7 +146,7 @@ class MemoryJournal:
         now = asyncio.get_running_loop().time()
         stored = StoredEvent(sequence=len(self._hub.events) + 1, at=now, event=event)
         self._hub.events.append(stored)
-        self._hub.route(subject, codec.encode(event))
+        self._hub.route(self._owner, subject, codec.encode(event))
 
     async def read(self, kind: EventKind, entity: str = "*", after: int = 0, limit: int = 1000) -> list[StoredEvent]:
         await asyncio.sleep(0)
