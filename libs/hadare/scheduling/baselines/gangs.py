@@ -37,7 +37,9 @@ class TypedGangs:
         self._masks: list[Bools] = [cells.mask(job) for job in table.jobs]
         self._columns: list[Ints] = [np.array(group, dtype=np.int64) for group in cells.by_type]
         self._kinds: dict[int, list[Ints]] = {}
-        rooms = {id(mask): self._rooms(mask, cells.capacity) for mask in self._masks}
+        self._left = [int(cells.capacity[group].sum()) for group in self._columns]
+        kinds = {id(mask): mask for mask in self._masks}
+        rooms = {kind: self._rooms(mask, cells.capacity) for kind, mask in kinds.items()}
         most = np.array([rooms[id(mask)] for mask in self._masks]).reshape(len(table.jobs), len(cells.types))
         self.most_devices: Ints = np.where(table.rates > 0, most, 0).astype(np.int64)
         """Devices of each type that each job may use when the cluster is empty."""
@@ -46,7 +48,12 @@ class TypedGangs:
 
     def fits(self, row: int, column: int) -> bool:
         """Whether the job's gang could be made of what is free of the type."""
-        return bool(self.usable[row, column]) and self.room(row, column) >= self.table.jobs[row].gang
+        gang = self.table.jobs[row].gang
+        return gang <= self._left[column] and bool(self.usable[row, column]) and self.room(row, column) >= gang
+
+    @property
+    def nothing_left(self) -> bool:
+        return not any(self._left)
 
     def room(self, row: int, column: int) -> int:
         """Free devices of a type that the job may use."""
@@ -55,8 +62,9 @@ class TypedGangs:
     def allowed(self, row: int, column: int) -> Ints:
         """Cells of a type that the job may use, in the order of the nodes."""
         mask = self._masks[row]
-        kind = self._kinds.setdefault(id(mask), [group[mask[group]] for group in self._columns])
-        return kind[column]
+        if id(mask) not in self._kinds:
+            self._kinds[id(mask)] = [group[mask[group]] for group in self._columns]
+        return self._kinds[id(mask)][column]
 
     def free_again(self, row: int, gang: Gang) -> Devices:
         """The gang as devices of this round, if it is the job's size, of one type, allowed and free; else empty."""
@@ -94,14 +102,14 @@ class TypedGangs:
         return ()
 
     def take(self, row: int, devices: Devices) -> None:
-        for cell, count in devices:
-            self.free[cell] -= count
+        self.hold(devices)
         self.placed[row] = devices
 
     def hold(self, devices: Devices) -> None:
         """Keep devices from everybody in this round."""
         for cell, count in devices:
             self.free[cell] -= count
+            self._left[self.cells.type_of[cell]] -= count
 
     def forks(self, round_s: float) -> tuple[ForkPlan, ...]:
         """One fork for each gang that was taken."""

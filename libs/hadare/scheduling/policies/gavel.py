@@ -46,11 +46,11 @@ class Gavel:
         self._update(account, gangs, snapshot)
         # 3. turns by share over time had, type by type
         urgency = priorities(account.shares, account.time_s, account.worker_s, np.where(gangs.usable, table.rates, 0.0))
-        turns, chosen = _select(gangs, urgency, account, self._type_order(cells, snapshot.round))
+        turns = _turns(gangs, urgency, account, self._type_order(cells, snapshot.round))
         # 4. devices: where it was, then the largest first; and what is left
-        _place(gangs, chosen, turns)
+        _place(gangs, _select(gangs, turns), turns)
         # 5. reasons and memory
-        order = sorted(range(len(jobs)), key=lambda row: (-urgency[row].max(initial=0.0), jobs[row]))
+        order = np.argsort(-urgency.max(axis=1, initial=0.0), kind="stable").tolist()
         plan = typed_plan(self.name, snapshot, gangs, order)
         ran = {fork.job_id: fork.gang[0].type for fork in plan.forks}
         return plan, remembered(account, jobs, cells.types, ran)
@@ -75,36 +75,31 @@ class Gavel:
 
 
 def _fingerprint(table: JobTable, rates: Floats, devices: Floats) -> str:
-    """What a programme was solved for. Rates that differ by less than a thousandth are the same."""
-    ids = "/".join(job.job_id for job in table.jobs)
-    figures = (f"{value:.3g}" for part in (rates, table.gang, table.stake.weight, devices) for value in part.flat)
-    return sha256(f"{ids} {' '.join(figures)}".encode()).hexdigest()
+    """What a programme was solved for. Figures that differ by less than a thousandth are the same."""
+    figures = np.concatenate([rates.ravel(), table.gang, table.stake.weight, devices])
+    rough = np.rint(1000 * np.log(np.maximum(figures, 1e-30))).astype(np.int64)
+    return sha256("/".join(job.job_id for job in table.jobs).encode() + rough.tobytes()).hexdigest()
 
 
-def _select(
-    gangs: TypedGangs, urgency: Floats, account: Account, type_order: list[int]
-) -> tuple[list[tuple[int, int]], dict[int, int]]:
-    """All turns (row, column) as they come, and who was chosen for which type."""
-    jobs = gangs.table.jobs
+def _turns(gangs: TypedGangs, urgency: Floats, account: Account, type_order: list[int]) -> list[tuple[int, int]]:
+    """Every (row, column) that could be, type by type, the most urgent first; then by deficit, share and id."""
     turns: list[tuple[int, int]] = []
-    chosen: dict[int, int] = {}
     for column in type_order:
-        left = int(gangs.cells.capacity[gangs.cells.by_type[column]].sum())
-        keys = zip(
-            urgency[:, column].tolist(),
-            account.deficit_s[:, column].tolist(),
-            account.shares[:, column].tolist(),
-            strict=True,
-        )
-        ranks = [(-priority, -deficit, -share) for priority, deficit, share in keys]
-        rows = [int(row) for row in np.flatnonzero(gangs.usable[:, column])]
-        rows.sort(key=lambda row: (ranks[row], jobs[row].job_id))
-        turns.extend((row, column) for row in rows)
-        for row in rows:
-            if row not in chosen and jobs[row].gang <= left:
-                chosen[row] = column
-                left -= jobs[row].gang
-    return turns, chosen
+        keys = (account.shares[:, column], account.deficit_s[:, column], urgency[:, column])
+        ranked = np.lexsort(tuple(-key for key in keys))
+        turns.extend((row, column) for row in ranked[gangs.usable[ranked, column]].tolist())
+    return turns
+
+
+def _select(gangs: TypedGangs, turns: list[tuple[int, int]]) -> dict[int, int]:
+    """Who runs on which type: in turn, whoever fits into what is left of the type and has none yet."""
+    left = [int(gangs.cells.capacity[group].sum()) for group in gangs.cells.by_type]
+    chosen: dict[int, int] = {}
+    for row, column in turns:
+        if row not in chosen and gangs.table.jobs[row].gang <= left[column]:
+            chosen[row] = column
+            left[column] -= gangs.table.jobs[row].gang
+    return chosen
 
 
 def _place(gangs: TypedGangs, chosen: dict[int, int], turns: list[tuple[int, int]]) -> None:
@@ -117,7 +112,7 @@ def _place(gangs: TypedGangs, chosen: dict[int, int], turns: list[tuple[int, int
     rest = [(row, column) for row, column in chosen.items() if row not in gangs.placed]
     rest.sort(key=lambda turn: (-jobs[turn[0]].gang, jobs[turn[0]].job_id))
     for row, column in [*rest, *turns]:
-        if not gangs.free.any():
+        if gangs.nothing_left:
             return
         if row not in gangs.placed and gangs.fits(row, column):
             gangs.take(row, gangs.packed(row, column))

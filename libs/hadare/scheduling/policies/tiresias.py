@@ -6,7 +6,7 @@ in order; who does not fit is skipped. A job that keeps running keeps its device
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from hadare.scheduling.eligibility import Cells, Ints, job_table, placeable
 from hadare.scheduling.policies.base import Memory
 
 _JOBS, _LEVELS = "jobs", "levels"
+_FIELDS = tuple(entry.name for entry in fields(Service))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class Tiresias:
         for row in order:
             for cell, count in warm[row]:
                 held[cell] -= count
-            if not gangs.free.any():
+            if gangs.nothing_left:
                 break
             devices = warm[row] and gangs.free_again(row, held_before(jobs[row].placed))
             if not devices:
@@ -69,7 +70,7 @@ class Tiresias:
 def _queues(rules: LasRules, snapshot: Snapshot, memory: Memory) -> LasQueues:
     """The queues of the round before, without who left, with who came, brought up to now."""
     active = {job.job_id: job for job in snapshot.jobs if job.steps_left > 0}
-    known = [Service(**fields) for fields in memory.get(_JOBS, ()) if fields["job_id"] in active]
+    known = [Service(**entry) for entry in memory.get(_JOBS, ()) if entry["job_id"] in active]
     by_id = {service.job_id: service for service in known}
     queues = LasQueues(rules, jobs=known)
     for number, level in enumerate(memory.get(_LEVELS, ())):
@@ -87,6 +88,6 @@ def _queues(rules: LasRules, snapshot: Snapshot, memory: Memory) -> LasQueues:
 
 def _remember(queues: LasQueues) -> dict[str, Any]:
     return {
-        _JOBS: [asdict(service) for service in queues.jobs],
+        _JOBS: [{name: getattr(service, name) for name in _FIELDS} for service in queues.jobs],
         _LEVELS: [[service.job_id for service in level] for level in queues.levels],
     }
