@@ -7,7 +7,7 @@ import os
 import click
 
 from hadare import __version__
-from hadare.cli import cluster, doctor, jobs, machine, run, weights
+from hadare.cli import cluster, doctor, jobs, machine, run, simulate, weights
 from hadare.cli.framework import Root
 from hadare.runtime import logs
 
@@ -27,6 +27,7 @@ COMMANDS = (
     *(machine.up, machine.down, cluster.status, doctor.doctor, machine.demo, run.run),
     *(jobs.submit, jobs.jobs, jobs.job, jobs.watch, jobs.logs, jobs.cancel, jobs.pause, jobs.resume, jobs.delete),
     *(cluster.nodes, cluster.drain, cluster.undrain, cluster.prices, cluster.rounds, weights.weights),
+    *(simulate.simulate,),
 )
 for _command in COMMANDS:
     hadare.add_command(_command)

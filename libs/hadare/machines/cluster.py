@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from hadare.model.devices import NodeInventory, NodeState, NodeStatus
-from hadare.model.jobs import Desired, JobProgress, JobRecord, JobState, Measured
+from hadare.model.jobs import Desired, JobProgress, JobRecord, JobSpec, JobState, Measured
 from hadare.model.plans import Gang, JobView, NodeView
 from hadare.scheduling.throughput import estimate, workload_key
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A view of a job, and what it was made of: most jobs are the same in the next round."""
+
+    record: JobRecord
+    progress: JobProgress | None
+    types: list[str]
+    shared: Mapping[str, Measured]
+    view: JobView
 
 
 class ClusterView:
@@ -18,6 +29,8 @@ class ClusterView:
         self.inventories: dict[str, NodeInventory] = {}
         self.records: dict[str, JobRecord] = {}
         self.progress: dict[str, JobProgress] = {}
+        self._views: dict[str, _Seen] = {}
+        self._keys: dict[str, tuple[JobSpec, str]] = {}
 
     def active(self) -> list[str]:
         """Jobs that have not ended and are not to end, by id."""
@@ -46,9 +59,11 @@ class ClusterView:
         types = sorted({device.type for inventory in self.inventories.values() for device in inventory.devices})
         shared = self._shared()
         now = max(arrivals.values(), default=0.0)
+        active = self.active()
+        if len(self._views) > 2 * len(active) + 100:
+            self._views, self._keys = {}, {}
         return tuple(
-            self._job(job_id, types, shared, arrivals.get(job_id, now), placed.get(job_id, ()))
-            for job_id in self.active()
+            self._view(job_id, types, shared, arrivals.get(job_id, now), placed.get(job_id, ())) for job_id in active
         )
 
     def bidders(self, arrivals: Mapping[str, float]) -> tuple[JobView, ...]:
@@ -62,11 +77,40 @@ class ClusterView:
         """Whether any job could take part in a round."""
         return any(not self._unready(job_id) for job_id in self.active())
 
-    def _job(
+    def _view(
         self,
         job_id: str,
         types: list[str],
         shared: Mapping[str, Mapping[str, Measured]],
+        arrival_s: float,
+        placed: tuple[Gang, ...],
+    ) -> JobView:
+        """The job's view, made anew only if something of it has changed."""
+        record, progress, known = self.records[job_id], self.progress.get(job_id), self._views.get(job_id)
+        others = shared.get(self._key(job_id), {})
+        same = known is not None and known.record is record and known.progress is progress
+        if known is None or not same or known.types != types or known.shared != others:
+            view = self._job(job_id, types, others, arrival_s, placed)
+        elif known.view.arrival_s != arrival_s or known.view.placed != placed:
+            view = replace(known.view, arrival_s=arrival_s, placed=placed)
+        else:
+            return known.view
+        self._views[job_id] = _Seen(record, progress, types, others, view)
+        return view
+
+    def _key(self, job_id: str) -> str:
+        """The job's workload key: hashing a configuration is dear, and a spec never changes."""
+        spec = self.records[job_id].spec
+        known = self._keys.get(job_id)
+        if known is None or known[0] is not spec:
+            known = self._keys[job_id] = (spec, workload_key(spec))
+        return known[1]
+
+    def _job(
+        self,
+        job_id: str,
+        types: list[str],
+        shared: Mapping[str, Measured],
         arrival_s: float,
         placed: tuple[Gang, ...],
     ) -> JobView:
@@ -80,7 +124,7 @@ class ClusterView:
             arrival_s=arrival_s,
             steps_left=max(0, steps_left),
             total_steps=spec.total_steps,
-            throughput=estimate(spec, measured, types, shared.get(workload_key(spec), {})),
+            throughput=estimate(spec, measured, types, shared),
             gang=spec.gang,
             max_forks=1 if alone else spec.max_forks,
             min_fork_share=spec.min_fork_share,
@@ -114,7 +158,7 @@ class ClusterView:
         for job_id, progress in sorted(self.progress.items()):
             if job_id not in self.records or not progress.throughput:
                 continue
-            known = shared.setdefault(workload_key(self.records[job_id].spec), {})
+            known = shared.setdefault(self._key(job_id), {})
             for device_type, measured in progress.throughput.items():
                 if device_type not in known or measured.count > known[device_type].count:
                     known[device_type] = measured

@@ -48,8 +48,18 @@ def opening_of(round_number: int, epoch: int, round_s: float, leases: Sequence[L
     return OpenRequest(round=round_number, epoch=epoch, round_s=round_s, jobs=jobs)
 
 
+def gangs_of(plan: RoundPlan, leases: Sequence[Lease]) -> dict[str, tuple[Gang, ...]]:
+    """Where each job runs, by the gangs of its forks that got a lease: what the next plan weighs a move against."""
+    leased = {(lease.key.job_id, lease.key.fork) for lease in leases}
+    placed: dict[str, list[Gang]] = {}
+    for fork in plan.forks:
+        if (fork.job_id, fork.fork) in leased:
+            placed.setdefault(fork.job_id, []).append(fork.gang)
+    return {job_id: tuple(gangs) for job_id, gangs in placed.items()}
+
+
 def placements(leases: Sequence[Lease]) -> dict[str, tuple[Gang, ...]]:
-    """Where each job ran: what the next round's policy weighs a move against."""
+    """The same after a restart, when only the leases are known: of a gang that spans nodes, its first part."""
     placed: dict[str, list[Gang]] = {}
     for lease in leases:
         member = GangMember(node=lease.node, type=lease.device_type, count=max(1, len(lease.devices)))
@@ -75,28 +85,25 @@ def _bind(
     held: dict[str, set[Holder]] = {}
     for lease in previous:
         held.setdefault(lease.key.job_id, set()).update((lease.node, index) for index in lease.devices)
-    free = {
-        (node, device.index): device.type
-        for node, inventory in cluster.inventories.items()
-        for device in inventory.devices
-        if device.healthy
-    }
+    free: dict[tuple[str, str], list[int]] = {}
+    for node, inventory in cluster.inventories.items():
+        for device in inventory.devices:
+            if device.healthy:
+                free.setdefault((node, device.type), []).append(device.index)
+    for indices in free.values():
+        indices.sort()
     bound: dict[tuple[str, int], tuple[int, ...]] = {}
+    in_order = sorted(forks, key=lambda fork: (fork.job_id, fork.fork))
     for keeping in (True, False):
-        for fork in sorted(forks, key=lambda fork: (fork.job_id, fork.fork)):
+        for fork in in_order:
             if (fork.job_id, fork.fork) in bound:
                 continue
-            member = fork.gang[0]
-            fitting = sorted(
-                holder for holder, kind in free.items() if holder[0] == member.node and kind == member.type
-            )
-            own = held.get(fork.job_id, set())
-            chosen = [holder for holder in fitting if not keeping or holder in own][: member.count]
-            if len(chosen) < member.count:
-                continue
-            for holder in chosen:
-                del free[holder]
-            bound[fork.job_id, fork.fork] = tuple(index for _, index in chosen)
+            member, own = fork.gang[0], held.get(fork.job_id, set())
+            left = free.get((member.node, member.type), [])
+            chosen = [index for index in left if not keeping or (member.node, index) in own][: member.count]
+            if len(chosen) == member.count:
+                free[member.node, member.type] = [index for index in left if index not in chosen]
+                bound[fork.job_id, fork.fork] = tuple(chosen)
     return bound
 
 

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import TypeVar, assert_never
 
 from hadare.machines.cluster import ClusterView
-from hadare.machines.dispatch import dispatch, opening_of, placements
+from hadare.machines.dispatch import dispatch, gangs_of, opening_of, placements
 from hadare.machines.nodes import NodeMachine, NodeTimes
 from hadare.machines.round_events import (
     AskClose,
@@ -55,7 +55,7 @@ from hadare.machines.round_phases import Phase, RoundSettings
 from hadare.model.devices import NodeState
 from hadare.model.events import Event
 from hadare.model.leases import Lease
-from hadare.model.plans import PriceBook, RoundPlan, Snapshot
+from hadare.model.plans import Gang, PriceBook, RoundPlan, Snapshot
 from hadare.model.rounds import AllocatorMemory, CloseRequest, QuoteRequest, RoundHead
 
 T = TypeVar("T")
@@ -79,6 +79,8 @@ class RoundMachine:
         )
         self._memory = AllocatorMemory(round=0)
         self._leases: tuple[Lease, ...] = ()
+        self._placed: dict[str, tuple[Gang, ...]] = {}
+        """Where each job was placed last, by its whole gangs."""
         self._book: PriceBook | None = None
         self._clock_start = 0.0
         self._wake_at = 0.0
@@ -107,6 +109,7 @@ class RoundMachine:
         if self._memory.policy not in ("", self._settings.policy):
             self._memory = replace(self._memory, policy="", memory={})
         self._leases = tuple(lease for lease in leases if (lease.key.round, lease.epoch) == (head.round, head.epoch))
+        self._placed = placements(self._leases)
         if head.state == "closed" or not self._leases:
             self._head = replace(head, state="closed")
             return []
@@ -267,7 +270,7 @@ class RoundMachine:
             now_s=self.clock_s(at),
             round_s=self._settings.round_s,
             nodes=self.cluster.nodes(self.nodes.statuses),
-            jobs=self.cluster.jobs(self._memory.arrivals, placements(self._leases)),
+            jobs=self.cluster.jobs(self._memory.arrivals, self._placed),
             prices=self._book,
         )
         return [MakePlan(policy=self._settings.policy, snapshot=snapshot, memory=self._memory.memory)]
@@ -278,6 +281,7 @@ class RoundMachine:
             return []
         plan = self._still_possible(plan)
         self._leases = dispatch(plan, self.cluster, self._leases, settings.round_s).leases
+        self._placed = gangs_of(plan, self._leases)
         pages = pages_of(plan)
         self._head = RoundHead(
             round=plan.round,
