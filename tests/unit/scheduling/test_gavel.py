@@ -11,7 +11,7 @@ from builders_rounds import Rounds
 from builders_scheduling import a_job, a_node, a_snapshot, devices_of, rates
 from hadare.model.jobs import Constraints
 from hadare.model.plans import Gang, GangMember, JobView, NodeView, RoundPlan
-from hadare.scheduling.baselines.gavel_rounds import Account, priorities
+from hadare.scheduling.baselines.gavel_rounds import Account, priorities, recall
 from hadare.scheduling.policies import Gavel, policy_of
 from hadare.scheduling.policies.base import Memory
 
@@ -43,6 +43,23 @@ def test_a_reset_keeps_what_was_missed_as_deficit() -> None:
     account.reset(one * 0.8, now_s=400.0, credit_s=50.0, solved_for="new")
     assert account.deficit_s[0, 0] == 0.5 * 400 - 100
     assert (account.time_s[0, 0], account.worker_s[0], account.shares[0, 0]) == (50.0, 50.0, 0.8)
+
+
+def test_time_is_counted_for_jobs_that_are_gone_too_and_newcomers_have_half_a_round() -> None:
+    row = [[0.5], [180.0], [7.0]]
+    memory = {"types": ["V100"], "jobs": {"a": row, "gone": row}, "worker_s": [360.0], "at_s": 0.0, "reset_s": 0.0}
+    account = recall({**memory, "ran": {"a": "V100", "gone": "V100"}}, ["a", "new"], ["V100"], 300.0, credit_s=180.0)
+    assert account.time_s.ravel().tolist() == [480.0, 180.0]
+    assert account.worker_s.tolist() == [360.0 + 2 * 300.0 + 180.0]
+    assert account.deficit_s.ravel().tolist() == [7.0, 0.0]
+    assert account.shares.ravel().tolist() == [0.5, 0.0]
+
+
+def test_a_type_that_is_new_begins_with_nothing_had() -> None:
+    memory = {"types": ["V100"], "jobs": {"a": [[0.5], [200.0], [7.0]]}, "worker_s": [200.0], "at_s": 0.0}
+    account = recall(memory, ["a"], ["K80", "V100"], 0.0, credit_s=180.0)
+    assert account.time_s.tolist() == [[180.0, 200.0]]
+    assert account.shares.tolist() == [[0.0, 0.5]]
 
 
 def test_equal_jobs_take_turns_so_that_all_get_the_same_time() -> None:
@@ -126,12 +143,27 @@ def test_nothing_is_solved_anew_while_nothing_changes_and_rates_are_a_change() -
     assert faster["reset_s"] == 9999.0
 
 
-def test_who_is_blind_to_types_shares_them_alike() -> None:
+def test_who_is_blind_to_types_gives_everybody_the_same_time() -> None:
     nodes = (a_node("n1", V100=1), a_node("n2", K80=1))
-    jobs = [a_job("a", throughput=rates(10, types={"V100": 10.0, "K80": 1.0})), a_job("b")]
+    fast = a_job("a", throughput=rates(10, types={"V100": 10.0, "K80": 1.0}))
+    jobs = [fast, a_job("b"), a_job("c", throughput=rates(10, types={"V100": 1.0, "K80": 3.0}))]
     shares = Gavel(aware=False).plan(a_snapshot(jobs, nodes), {})[1]["jobs"]
-    assert sum(shares["a"][0]) == pytest.approx(1.0)
-    assert sum(shares["b"][0]) == pytest.approx(1.0)
+    assert [sum(shares[job][0]) for job in "abc"] == pytest.approx([2 / 3] * 3)
+    aware = Gavel().plan(a_snapshot(jobs, nodes), {})[1]["jobs"]
+    assert [sum(aware[job][0]) for job in "abc"] != pytest.approx([2 / 3] * 3, abs=0.02)
+
+
+def test_types_are_served_fastest_first_and_a_job_has_one_type_a_round() -> None:
+    """Newcomers without shares are equally urgent: the first by id gets the fastest type."""
+    memory = Gavel().plan(a_snapshot([a_job("z")], THREE), {})[1]
+    found = plan([a_job("a"), a_job("b"), a_job("c")], THREE, memory)
+    assert [fork.gang[0].type for fork in found.forks] == ["V100", "P100", "K80"]
+
+
+def test_large_gangs_find_their_devices_before_small_ones() -> None:
+    nodes = (a_node("n1", V100=4), a_node("n2", V100=3))
+    found = plan([a_job("a", gang=2), a_job("b", gang=2), a_job("c", gang=3)], nodes)
+    assert [len(fork.gang) for fork in found.forks] == [1, 1, 1]
 
 
 def test_constraints_leave_no_device_idle_that_another_could_use() -> None:

@@ -86,6 +86,39 @@ def test_a_newcomer_takes_idle_devices_before_those_of_a_running_job() -> None:
         assert devices_of(found, name) == {("n2", "K80"): 1}
 
 
+def test_a_job_that_runs_on_stays_on_its_devices() -> None:
+    placed = ((GangMember(node="n2", type="V100"),),)
+    nodes = [a_node("n1", V100=1), a_node("n2", V100=1)]
+    found, _ = Tiresias().plan(a_snapshot([a_job("a", placed=placed), a_job("b")], nodes), {})
+    assert devices_of(found, "a") == {("n2", "V100"): 1}
+
+
+def test_a_gang_of_mixed_types_from_another_policy_is_not_kept() -> None:
+    mixed = ((GangMember(node="n1", type="V100"), GangMember(node="n2", type="K80")),)
+    nodes = [a_node("n1", V100=2), a_node("n2", K80=2)]
+    found, _ = Tiresias().plan(a_snapshot([a_job("a", gang=2, placed=mixed)], nodes), {})
+    assert list(devices_of(found, "a").values()) == [2]
+
+
+def test_devices_beside_a_running_gang_are_idle_ones() -> None:
+    """Nobody loses the K80 to a newcomer that would find room beside a."""
+    nodes = [a_node("n1", V100=4), a_node("n2", K80=1)]
+    running = {
+        "a": a_job("a", gang=2, placed=((GangMember(node="n1", type="V100", count=2),),)),
+        "z": a_job("z", placed=((GangMember(node="n2", type="K80"),),)),
+    }
+    memory = {
+        "jobs": [
+            {"job_id": "a", "gang": 2, "checked_s": 0.0, "running": True},
+            {"job_id": "z", "gang": 1, "checked_s": 0.0, "running": True, "level": 1, "served_s": 999.0},
+        ],
+        "levels": [["a"], ["z"]],
+    }
+    for name in ("b", "c", "d", "e", "f"):
+        found, _ = SHORT_QUEUE.plan(a_snapshot([*running.values(), a_job(name)], nodes), memory)
+        assert devices_of(found, "z") == {("n2", "K80"): 1}
+
+
 def test_a_paused_job_keeps_its_service_and_does_not_count_as_waiting() -> None:
     job = a_job("a")
     rules = LasRules(limits=(300.0,), promote_after=1.0)

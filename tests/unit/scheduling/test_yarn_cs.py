@@ -39,6 +39,12 @@ def test_the_first_in_line_that_does_not_fit_blocks_all_behind_it() -> None:
     assert "nobody passes it" in told["c"].message
 
 
+def test_the_line_is_in_the_order_of_arrival() -> None:
+    jobs = [a_job("a", arrival_s=2.0, gang=2), a_job("b", arrival_s=1.0, gang=2)]
+    found, _ = YarnCs().plan(a_snapshot(jobs, TWO), {})
+    assert [fork.job_id for fork in found.forks] == ["b"]
+
+
 def test_a_job_that_fits_nowhere_does_not_block_the_line() -> None:
     jobs = [a_job("a", gang=3), a_job("b", arrival_s=1.0)]
     found, _ = YarnCs().plan(a_snapshot(jobs, [a_node("n1", V100=2, K80=2)]), {})
