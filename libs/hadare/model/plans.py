@@ -89,6 +89,7 @@ class JobView:
     max_forks: Positive | None = None
     min_fork_share: Fraction = 0.0
     spread_factor: Fraction = 1.0
+    batching: Literal["balanced", "lockstep"] = "balanced"
     priority: float = 1.0
     utility: str = "throughput"
     deadline_s: float | None = None

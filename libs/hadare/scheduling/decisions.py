@@ -55,7 +55,7 @@ class _Record:
             for device_type in {member.type for fork in self._forks[job] for member in fork.gang}:
                 self._holders.setdefault(device_type, []).append(job)
         self._blockers_of: dict[tuple[str, ...], tuple[str, ...]] = {}
-        self._devices_of: dict[tuple[int, tuple[str, ...]], int] = {}
+        self._kinds: dict[tuple[int, tuple[str, ...]], int] = {}
 
     def decisions(self) -> tuple[Decision, ...]:
         return tuple(self._decide(job) for job in sorted(self._o.snapshot.jobs, key=lambda job: job.job_id))
@@ -67,10 +67,11 @@ class _Record:
             return _idle(job)
         if not self._o.cells.keys:
             return self._no(job, "no_nodes", "no node is ready", "start a node agent, or undrain a node")
-        fault = self._misfit(job)
+        able = _able(job, self._o.cells.types)
+        fault = self._misfit(job, able)
         if fault is not None:
             return fault
-        blockers = self._blockers(job)
+        blockers = self._blockers(able)
         if job.job_id in self._o.refused and not blockers:
             return self._no(job, "price_too_high", _PRICE, "raise its priority, or wait until prices fall")
         message = f"the devices that it can use are taken by {len(blockers)} job{'s' * (len(blockers) != 1)} before it"
@@ -92,10 +93,9 @@ class _Record:
             payoff=sum(fork.payoff for fork in forks),
         )
 
-    def _misfit(self, job: JobView) -> Decision | None:
+    def _misfit(self, job: JobView, able: tuple[str, ...]) -> Decision | None:
         """Reasons that no other job's end would change."""
         cells = self._o.cells
-        able = _able(job, cells.types)
         devices = self._usable_devices(job, able)
         if devices < 0:
             reasons = sorted({f"{n}: {cells.why_not(job, n, t)}" for n, t in cells.keys})[:MOST_BLOCKERS]
@@ -114,17 +114,16 @@ class _Record:
         """Devices that the job can use when the cluster is empty; -1 if its constraints leave it no cell at all."""
         allowed = self._o.cells.mask(job)
         key = (id(allowed), able)  # masks are kept, and shared by all jobs of equal constraints
-        if key not in self._devices_of:
+        if key not in self._kinds:
             usable = (
                 int(c)
                 for c, ok, (_, t) in zip(self._o.cells.capacity, allowed, self._o.cells.keys, strict=True)
                 if ok and t in able
             )
-            self._devices_of[key] = sum(usable) if allowed.any() else -1
-        return self._devices_of[key]
+            self._kinds[key] = sum(usable) if allowed.any() else -1
+        return self._kinds[key]
 
-    def _blockers(self, job: JobView) -> tuple[str, ...]:
-        types = _able(job, self._o.cells.types)
+    def _blockers(self, types: tuple[str, ...]) -> tuple[str, ...]:
         if types not in self._blockers_of:
             found = {holder for t in types for holder in self._holders.get(t, ())}
             self._blockers_of[types] = tuple(sorted(found, key=lambda job_id: (self._position.get(job_id, 0), job_id)))
@@ -146,7 +145,7 @@ _PRICE = "at today's prices it is worth less than the devices it would hold"
 
 def _able(job: JobView, types: Sequence[str]) -> tuple[str, ...]:
     known = job.throughput
-    return tuple(t for t in types if t in known and known[t].steps_per_s > 0)
+    return tuple([t for t in types if t in known and known[t].steps_per_s > 0])
 
 
 def _idle(job: JobView) -> Decision:

@@ -32,10 +32,20 @@ def quotas(steps_left: int, expected: Sequence[float], slacks: Sequence[float]) 
     return share(steps_left, expected)
 
 
+def gang_quota(steps_left: int, expected: float, confidence: float, ranks: int) -> int:
+    """Steps that a gang of ``ranks`` may do: whole updates, of a step a rank, until what is left is less than one.
+
+    The last update of a job may be of fewer steps than ranks: ranks beyond the quota then sit it out.
+    """
+    (quota,) = quotas(steps_left, [expected], [slack(confidence)])
+    return quota if quota == steps_left else min(steps_left, -(-quota // ranks) * ranks)
+
+
 def share(steps: int, weights: Sequence[float]) -> tuple[int, ...]:
     """Whole numbers that add up to ``steps``, in proportion to ``weights``, at least one each while there are enough.
 
-    Largest remainders get what rounding leaves over; ties go to the earlier fork.
+    What rounding leaves over goes where there is most room below the weight: with weights that say what a fork can do
+    in the round, none is asked for a step more than that if it can be avoided. Ties go to the earlier fork.
     """
     fastest = sorted(range(len(weights)), key=lambda i: (-weights[i], i))[: max(steps, 0)]
     parts = [0] * len(weights)
@@ -45,11 +55,11 @@ def share(steps: int, weights: Sequence[float]) -> tuple[int, ...]:
     ideal = {i: steps * weights[i] / total if total > 0 else steps / len(fastest) for i in fastest}
     for i in fastest:
         parts[i] = max(1, floor(ideal[i]))
-    _settle(parts, steps, ideal)
+    _settle(parts, steps, ideal, weights)
     return tuple(parts)
 
 
-def _settle(parts: list[int], steps: int, ideal: dict[int, float]) -> None:
+def _settle(parts: list[int], steps: int, ideal: dict[int, float], weights: Sequence[float]) -> None:
     """Take back what the minimum of one step gave too much, from the largest; then hand out what rounding left."""
     excess = sum(parts) - steps
     for i in sorted(ideal, key=lambda i: (-parts[i], i)):
@@ -57,6 +67,6 @@ def _settle(parts: list[int], steps: int, ideal: dict[int, float]) -> None:
         parts[i] -= back
         excess -= back
     left = steps - sum(parts)
-    by_remainder = sorted(ideal, key=lambda i: (parts[i] - ideal[i], i))
-    for rank, i in enumerate(by_remainder):
-        parts[i] += left // len(by_remainder) + (1 if rank < left % len(by_remainder) else 0)
+    by_room = sorted(ideal, key=lambda i: (parts[i] + 1 > weights[i], parts[i] - ideal[i], i))
+    for rank, i in enumerate(by_room):
+        parts[i] += left // len(by_room) + (1 if rank < left % len(by_room) else 0)

@@ -5,9 +5,9 @@ Only ready nodes count. Everything is sorted by id, so the order of the input ne
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import inf, isfinite
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hadare.model.devices import NodeState
 from hadare.model.plans import JobView, NodeView
 from hadare.scheduling.devices import canonical_type, spec_of
-from hadare.scheduling.utility import Stake, utility_of
+from hadare.scheduling.utility import F, Stake, urgency_of, utility_of
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -34,13 +34,23 @@ class Cells:
         column = {t: r for r, t in enumerate(self.types)}
         self.type_of: Ints = np.array([column[t] for _, t in self.keys], dtype=np.int64)
         self.capacity: Ints = np.array([self.nodes[n].devices[t] for n, t in self.keys], dtype=np.int64)
-        self.by_type = [[i for i, (_, t) in enumerate(self.keys) if t == name] for name in self.types]
-        self.by_node = [[i for i, (n, _) in enumerate(self.keys) if n == view.node] for view in ready]
+        self.by_type: list[list[int]] = [[] for _ in self.types]
+        nodes_cells: dict[str, list[int]] = {view.node: [] for view in ready}
+        for cell, (node, device_type) in enumerate(self.keys):
+            self.by_type[column[device_type]].append(cell)
+            nodes_cells[node].append(cell)
+        self.by_node = list(nodes_cells.values())
+        self.of_type: Ints = np.bincount(self.type_of, weights=self.capacity, minlength=len(self.types)).astype(
+            np.int64
+        )
         self._masks: dict[object, Bools] = {}
+        self._anything: Bools = np.ones(len(self.keys), dtype=np.bool_)
 
     def mask(self, job: JobView) -> Bools:
         """Which cells the job's constraints and exclusions leave it (its throughput is another matter)."""
         c = job.constraints
+        if not (job.excluded or c.types or c.labels or c.min_memory_gb):
+            return self._anything
         key = (c.types, c.min_memory_gb, tuple(sorted(c.labels.items())), tuple(sorted(job.excluded)))
         if key not in self._masks:
             self._masks[key] = np.array([not self.why_not(job, n, t) for n, t in self.keys], dtype=np.bool_)
@@ -70,7 +80,8 @@ def _among(device_type: str, types: Sequence[str]) -> bool:
 class JobTable:
     """The jobs that can be placed, sorted by id, as arrays: one row a job, one column a type.
 
-    ``rates`` are steps/s of one rank, 0 where the job cannot run. ``best`` is the fastest of a row.
+    ``rates`` are steps/s of one rank, 0 where the job cannot run. ``best`` is the fastest of a row. ``kind`` says which
+    of the utilities named in ``kinds`` is the job's.
     """
 
     jobs: tuple[JobView, ...]
@@ -79,14 +90,27 @@ class JobTable:
     best: Floats
     steps: Floats
     gang: Floats
+    restart_s: Floats
     stake: Stake[Floats]
-    by_utility: tuple[tuple[str, Ints], ...]
+    kind: Ints
+    kinds: tuple[str, ...]
 
-    def utilities(self, finish_s: Floats) -> Floats:
-        """Utility of every job for a finish by (row) or by (row, column), in seconds after its arrival."""
+    def utilities(self, finish_s: Floats, rows: Ints | None = None) -> Floats:
+        """Utility of every job (or of ``rows``) for a finish by (row) or (row, column), in seconds after arrival."""
         values = np.zeros_like(finish_s)
-        for name, rows in self.by_utility:
-            values[rows] = utility_of(name).value(_rows(self.stake, rows, finish_s.ndim), finish_s[rows])
+        rows = np.arange(len(self.jobs)) if rows is None else rows
+        for number, name in enumerate(self.kinds):
+            at = np.flatnonzero(self.kind[rows] == number)
+            if at.size:
+                values[at] = utility_of(name).value(_rows(self.stake, rows[at], finish_s.ndim), finish_s[at])
+        return values
+
+    def urgencies(self) -> Floats:
+        """Every job's urgency: what its work left is divided by in the order of the queue."""
+        values = np.zeros(len(self.jobs))
+        for number, name in enumerate(self.kinds):
+            at = np.flatnonzero(self.kind == number)
+            values[at] = urgency_of(utility_of(name), _rows(self.stake, at, 1))
         return values
 
     def stake_rows(self, row: int) -> Stake[Floats]:
@@ -95,13 +119,7 @@ class JobTable:
 
     def stake_of(self, row: int) -> Stake[float]:
         """One job's stake, as plain numbers."""
-        s = self.stake
-        return Stake(
-            weight=float(s.weight[row]),
-            gang=float(s.gang[row]),
-            ideal_s=float(s.ideal_s[row]),
-            age_s=float(s.age_s[row]),
-        )
+        return _each(self.stake, lambda values: float(values[row]))
 
 
 def cell_rates(cells: Cells, table: JobTable) -> Floats:
@@ -127,31 +145,36 @@ def placeable(job: JobView) -> bool:
     return not job.unready and job.steps_left > 0
 
 
-def job_table(jobs: Iterable[JobView], types: Sequence[str], now_s: float) -> JobTable:
-    """The placeable jobs as arrays."""
+def job_table(jobs: Iterable[JobView], types: Sequence[str], now_s: float, devices: int = 0) -> JobTable:
+    """The placeable jobs as arrays. ``devices`` of the cluster, if known, say what a fair share of it is."""
     rows = tuple(sorted((job for job in jobs if placeable(job)), key=lambda job: job.job_id))
     rates = np.array([_rates(job, types) for job in rows], dtype=np.float64).reshape(len(rows), len(types))
     best = rates.max(axis=1, initial=0.0)
     gang = _column(job.gang for job in rows)
-    total = _column(job.total_steps for job in rows)
+    steps = _column(job.steps_left for job in rows)
+    alone = gang * np.where(best > 0, best, 1.0)
+    ideal_s = _column(job.total_steps for job in rows) / alone
     stake = Stake(
         weight=_column(job.priority for job in rows),
         gang=gang,
-        ideal_s=total / (gang * np.where(best > 0, best, 1.0)),
+        ideal_s=ideal_s,
         age_s=np.maximum(0.0, now_s - _column(job.arrival_s for job in rows)),
+        left_s=steps / alone,
+        fair_s=ideal_s * max(1.0, float(gang.sum()) / max(devices, 1)) if devices else ideal_s,
+        deadline_s=_column(inf if job.deadline_s is None else job.deadline_s for job in rows),
     )
-    groups: dict[str, list[int]] = {}
-    for row, job in enumerate(rows):
-        groups.setdefault(job.utility, []).append(row)
+    kinds = tuple(sorted({job.utility for job in rows}))
     return JobTable(
         jobs=rows,
         types=tuple(types),
         rates=rates,
         best=best,
-        steps=_column(job.steps_left for job in rows),
+        steps=steps,
         gang=gang,
+        restart_s=_column(job.restart_cost_s for job in rows),
         stake=stake,
-        by_utility=tuple((name, np.array(members, dtype=np.int64)) for name, members in sorted(groups.items())),
+        kind=np.array([kinds.index(job.utility) for job in rows], dtype=np.int64),
+        kinds=kinds,
     )
 
 
@@ -171,9 +194,16 @@ def _column(values: Iterable[float]) -> Floats:
 
 def _rows(stake: Stake[Floats], rows: Ints, ndim: int) -> Stake[Floats]:
     shape = (-1,) + (1,) * (ndim - 1)
+    return _each(stake, lambda values: values[rows].reshape(shape))
+
+
+def _each(stake: Stake[Floats], part: Callable[[Floats], F]) -> Stake[F]:
     return Stake(
-        weight=stake.weight[rows].reshape(shape),
-        gang=stake.gang[rows].reshape(shape),
-        ideal_s=stake.ideal_s[rows].reshape(shape),
-        age_s=stake.age_s[rows].reshape(shape),
+        weight=part(stake.weight),
+        gang=part(stake.gang),
+        ideal_s=part(stake.ideal_s),
+        age_s=part(stake.age_s),
+        left_s=part(stake.left_s),
+        fair_s=part(stake.fair_s),
+        deadline_s=part(stake.deadline_s),
     )

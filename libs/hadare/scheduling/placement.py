@@ -1,40 +1,42 @@
-"""Hadar's placement of one job: the gangs that it could get from what is free, and what each would pay off.
+"""Hadar's placement of one job: the gangs that it could get, and what each would be worth.
 
-A gang has exactly W devices. Candidates: each type alone; mixes from each type downwards in speed; both packed on one
-node or spread over several (which costs the job its ``spread_factor``); and where it ran before.
+A gang has exactly W devices, of one type or mixed, packed on one node or spread over several (which costs the job its
+``spread_factor``), or where it ran before (which saves it the restart). What a gang is worth depends on how many
+devices of each type it has and on whether it is packed or moved, not on which nodes it is on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
-from math import exp
+from functools import lru_cache
+from itertools import permutations
 
-from hadare.model.plans import JobView
-from hadare.scheduling.eligibility import Cells, Floats, warm_cells
-from hadare.scheduling.pricing import Curves
-from hadare.scheduling.utility import Stake, utility_of
+import numpy as np
 
-Free = tuple[int, ...]
-"""Free devices of each cell, aligned with ``Cells.keys``."""
+from hadare.scheduling.eligibility import Bools, Cells, Floats, Ints, JobTable, warm_cells
+from hadare.scheduling.holding import Counts, Devices, Holding
 
-Devices = tuple[tuple[int, int], ...]
-"""A gang's devices as (cell, count), sorted."""
+MOST_COMPOSITIONS = 300
+"""Up to here all ways to make W of the types are candidates; beyond, those of one and two types and a few more."""
 
+LEAST_SPREAD = 1e-6
 
-LARGEST_SPLIT = 16
-"""Gangs beyond this size are split between types by halves only."""
+STAY = 1e-7
+"""Of gangs that are worth about the same a job keeps the one that it has."""
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
-    """A gang as (cell, count), its rate in steps/s, its marginal price per round, and its payoff."""
+class Candidate:
+    """A gang by its devices of each type, and what it is worth to its job.
 
-    devices: Devices
-    rate: float
-    price: float
-    payoff: float
+    ``places``: it must be on one of these; none means anywhere. ``among``: anywhere among these cells.
+    """
+
+    worth: float
+    counts: Counts
+    places: tuple[Devices, ...] = ()
+    among: tuple[int, ...] = ()
 
 
 def gang_rate(rates: Sequence[float], *, lockstep: bool = False, efficiency: float = 1.0) -> float:
@@ -50,121 +52,261 @@ def rounded(value: float) -> float:
     return float(f"{value:.8e}")
 
 
-def _gap(devices: Devices, free: Free) -> int:
-    return sum(free[cell] - count for cell, count in devices)
+def compositions(want: int, most: Sequence[int]) -> Iterator[Counts]:
+    """All ways to make ``want`` of types of which there are ``most``, in lexical order."""
+    if len(most) == 1:
+        if want <= most[0]:
+            yield (want,)
+        return
+    for first in range(min(want, most[0]) + 1):
+        for rest in compositions(want - first, most[1:]):
+            yield (first, *rest)
 
 
-class PriceSums:
-    """Sums of marginal prices: what ``count`` devices of a cell cost when ``taken`` are gone."""
+@lru_cache(maxsize=512)
+def _mixes(want: int, most: Counts, limit: int) -> Ints:
+    """The compositions that are looked at, one a row."""
+    if _how_many(want, len(most)) <= limit:
+        return np.array(list(compositions(want, most)), dtype=np.int64).reshape(-1, len(most))
+    found: set[Counts] = set()
+    for first in range(len(most)):
+        for second in range(len(most)):
+            for share in {want, *(want * part // 8 for part in range(1, 8))} if second != first else ():
+                found.add(_fill(want, most, (first, second), share))
+    orders = permutations(range(len(most))) if len(most) <= 4 else (range(k, len(most)) for k in range(len(most)))
+    for order in orders:
+        found.add(_fill(want, most, (*order, *(r for r in range(len(most)) if r not in order)), want))
+    return np.array(sorted(found - {()}), dtype=np.int64).reshape(-1, len(most))
 
-    def __init__(self, cells: Cells, curves: Curves) -> None:
-        self.capacity: Free = tuple(int(c) for c in cells.capacity)
-        self._marginal = [
-            [float(lowest) * exp(float(step) * taken) for taken in range(capacity)]
-            for lowest, step, capacity in zip(curves.u_min, curves.log_step, self.capacity, strict=True)
-        ]
-        self._sums = [[0.0, *accumulate(row)] for row in self._marginal]
 
-    def of(self, cell: int, free: int, count: int) -> float:
-        """Price per round of ``count`` devices of a cell that has ``free`` left."""
-        taken = self.capacity[cell] - free
-        return self._sums[cell][taken + count] - self._sums[cell][taken]
+def _how_many(want: int, types: int) -> int:
+    ways = 1
+    for k in range(1, types):
+        ways = ways * (want + k) // k
+    return ways
 
-    def next(self, cell: int, free: int) -> float:
-        """Marginal price of the next device of a cell that has ``free`` left."""
-        return self._marginal[cell][self.capacity[cell] - free]
+
+def _fill(want: int, most: Counts, order: Sequence[int], first: int) -> Counts:
+    """``first`` of the first type, then as many as there are of the others in order; () if that is not enough."""
+    left, counts = want, [0] * len(most)
+    for position, r in enumerate(order):
+        counts[r] = min(left, most[r], first) if position == 0 else min(left, most[r])
+        left -= counts[r]
+    return () if left else tuple(counts)
 
 
 class Gangs:
-    """The candidate gangs of one job. ``thorough``: all splits between types, for rounds of few jobs."""
+    """The candidate gangs of the jobs of a round, and what a gang on given devices is worth."""
 
-    def __init__(
-        self,
-        job: JobView,
-        stake: Stake[float],
-        rates: Floats,
-        cells: Cells,
-        prices: PriceSums,
-        *,
-        thorough: bool = False,
-    ) -> None:
-        self._thorough = thorough and job.gang <= LARGEST_SPLIT
-        self.job = job
-        self._stake = stake
-        self._utility = utility_of(job.utility)
-        self._rates = [float(rate) for rate in rates]
-        self._prices = prices
-        self._keys = cells.keys
-        self._warm = tuple(sorted(warm_cells(cells, job).items()))
-        types = [usable for group in cells.by_type if (usable := self._usable(group))]
-        self._types = sorted(types, key=lambda group: (-self._rates[group[0]], group[0]))
-        self._mixed_nodes = [group for group in map(self._usable, cells.by_node) if len(group) > 1]
+    def __init__(self, table: JobTable, cells: Cells) -> None:
+        self._table = table
+        self._cells = cells
+        self._masks = [cells.mask(job) for job in table.jobs]
+        known: dict[int, Ints] = {}
+        for mask in self._masks:
+            if id(mask) not in known:
+                count = np.bincount(cells.type_of[mask], weights=cells.capacity[mask], minlength=len(cells.types))
+                known[id(mask)] = count.astype(np.int64)
+        shape = (len(table.jobs), len(cells.types))
+        allowed = np.array([known[id(mask)] for mask in self._masks], dtype=np.int64).reshape(shape)
+        self.open: Ints = np.where(table.rates > 0, allowed, 0)
+        """Devices of each type that a job (row) could use on an empty cluster."""
+        self.restricted: Bools = np.any((self.open > 0) & (self.open < cells.of_type), axis=1)
+        self.rates: Floats = np.where(self.open > 0, table.rates, 0.0)
+        self.lockstep = np.array([job.batching == "lockstep" for job in table.jobs], dtype=np.bool_)
+        self.spread = np.array([max(job.spread_factor, LEAST_SPREAD) for job in table.jobs], dtype=np.float64)
+        self._whole = [[c for c in group if c is not None] for group in cells.by_type]
+        self._mixed_nodes = [group for group in cells.by_node if len(group) > 1]
 
-    def _usable(self, group: Sequence[int]) -> list[int]:
-        return [cell for cell in group if self._rates[cell] > 0]
+    def worths(self, rows: Ints, gang_rates: Floats, restart_s: Floats) -> Floats:
+        """Utilities of jobs (rows) that run at such rates (columns) from now on; 0 where a rate is 0."""
+        able = gang_rates > 0
+        left_s = self._table.steps[rows][:, None] / np.where(able, gang_rates, 1.0) + restart_s[:, None]
+        finish_s = self._table.stake.age_s[rows][:, None] + left_s
+        return np.where(able, self._table.utilities(finish_s, rows), 0.0)
 
-    def candidates(self, free: Free, round_s: float) -> list[Placement]:
-        """Admissible gangs from what is free, best payoff first; then what leaves the smaller gaps; then by cells."""
-        found = {devices for devices in self._admissible(free) if devices}
-        placements = [self.priced(devices, free, round_s) for devices in found]
-        return sorted(placements, key=lambda p: (-rounded(p.payoff), _gap(p.devices, free), p.devices))
+    def rate(self, row: int, devices: Devices) -> float:
+        """Steps/s of the gang on these devices, spread or packed."""
+        x, keys, type_of = self.rates[row], self._cells.keys, self._cells.type_of
+        ranks = [float(x[type_of[cell]]) for cell, count in devices for _ in range(count)]
+        spread = float(self.spread[row]) if len({keys[cell][0] for cell, _ in devices}) > 1 else 1.0
+        return gang_rate(ranks, lockstep=bool(self.lockstep[row])) * spread
 
-    def priced(self, devices: Devices, free: Free, round_s: float) -> Placement:
-        """Rate → estimated finish → utility → payoff at the marginal prices, for the rounds that it will hold them."""
-        rate = gang_rate([self._rates[cell] for cell, count in devices for _ in range(count)])
-        if len({self._keys[cell][0] for cell, _ in devices}) > 1:
-            rate *= max(self.job.spread_factor, 1e-6)
-        price = sum(self._prices.of(cell, free[cell], count) for cell, count in devices)
-        left_s = self.job.steps_left / rate + (0.0 if devices == self._warm else self.job.restart_cost_s)
-        worth = self._utility.value(self._stake, self._stake.age_s + left_s)
-        return Placement(devices, rate, price, worth - max(1.0, left_s / round_s) * price)
+    def worth(self, row: int, devices: Devices) -> float:
+        """Rate → estimated finish → utility of the gang on these devices."""
+        stays = devices == self.warm(row)
+        restart_s = 0.0 if stays else self._table.jobs[row].restart_cost_s
+        rate = np.array([[self.rate(row, devices)]])
+        return float(self.worths(np.array([row]), rate, np.array([restart_s]))[0, 0])
 
-    def _admissible(self, free: Free) -> list[Devices]:
-        want = self.job.gang
-        groups = [[cell for cell in group if free[cell] > 0] for group in self._types]
-        found = [self._packed(group, free) for group in groups]
-        if want > 1:
-            found.extend(self._mixes(groups, free))
-            found.extend(self._spread(self._by_speed(group), free) for group in self._mixed_nodes)
-        if sum(count for _, count in self._warm) == want:
-            fits = all(count <= free[cell] and self._rates[cell] > 0 for cell, count in self._warm)
-            found.append(self._warm if fits else ())
+    def warm(self, row: int) -> Devices:
+        """Where the job's processes are."""
+        return tuple(sorted(warm_cells(self._cells, self._table.jobs[row]).items()))
+
+    def of_one_type(self) -> Floats:
+        """What each job's gang (row) of each type (column) is worth, packed if a node has room; 0 if it cannot be."""
+        gang = self._table.gang[:, None]
+        widest = np.array([max(int(self._cells.capacity[c]) for c in group) for group in self._cells.by_type])
+        loss = np.where((gang > 1) & (gang > widest), self.spread[:, None], 1.0)
+        rates = np.where(self.open >= gang, self.rates * gang * loss, 0.0)
+        return self.worths(np.arange(len(self._table.jobs)), rates, self._table.restart_s)
+
+    def candidates(
+        self, rows: Sequence[int], duals: Floats, most: int | None = None, *, every: bool = False
+    ) -> dict[int, list[Candidate]]:
+        """Gangs of the jobs, by row, best first at these prices of the types. ``most``: so many for a job.
+
+        ``every``: all that are admissible, however many; otherwise some are left out if there are very many.
+        """
+        found: dict[int, list[Candidate]] = {row: [] for row in rows}
+        by_size: dict[int, list[int]] = {}
+        for row in rows:
+            by_size.setdefault(int(self._table.gang[row]), []).append(row)
+        for want, members in sorted(by_size.items()):
+            mixes = _mixes(want, tuple(self._cells.of_type.tolist()), MOST_COMPOSITIONS if not every else 10**9)
+            if mixes.size:
+                self._anywhere(mixes, np.array(members, dtype=np.int64), duals, most, found)
+        self._packed(rows, found)
+        for row in rows:
+            found[row].extend(self._staying(row))
+            found[row].sort(key=lambda c: (-rounded(c.worth - _at(duals, c.counts)), c.counts, c.places))
+            if most is not None:
+                del found[row][most:]
         return found
 
-    def _mixes(self, groups: Sequence[Sequence[int]], free: Free) -> Iterator[Devices]:
-        """From each type downwards: as many as there are of the first, or fewer, so that others find fast ones too."""
-        want = self.job.gang
-        shares = range(1, want + 1) if self._thorough else ((want + 1) // 2, want)
-        for start in range(len(groups)):
-            for most in shares:
-                yield self._spread(groups[start:], free, most)
-                if self._thorough and start + 2 < len(groups):
-                    yield self._spread([groups[start], *groups[start + 2 :]], free, most)
+    def _anywhere(
+        self, mixes: Ints, rows: Ints, duals: Floats, most: int | None, found: dict[int, list[Candidate]]
+    ) -> None:
+        """Gangs that may be on any nodes: spread, if they are of more than one device."""
+        worths = self._worths_of(mixes, rows, np.where(self._table.gang[rows] > 1, self.spread[rows], 1.0))
+        for i in np.flatnonzero(self.restricted[rows]).tolist():
+            worths[i, (mixes > self.open[rows[i]]).any(axis=1)] = 0.0
+        reduced = np.where(worths > 0, worths - mixes @ duals, -np.inf)
+        keep = mixes.shape[0] if most is None else min(most, mixes.shape[0])
+        order = np.argsort(-reduced, axis=1, kind="stable")[:, :keep]
+        counts: list[Counts] = [tuple(mix) for mix in mixes.tolist()]
+        for i, row in enumerate(rows.tolist()):
+            among = tuple(np.flatnonzero(self._masks[row]).tolist()) if self.restricted[row] else ()
+            found[row].extend(
+                Candidate(worth=float(worths[i, k]), counts=counts[k], among=among)
+                for k in order[i].tolist()
+                if worths[i, k] > 0
+            )
 
-    def _packed(self, group: Sequence[int], free: Free) -> Devices:
-        """All W on one cell: the cheapest, and of equal ones the fullest, so that large gaps stay large."""
-        want = self.job.gang
-        fitting = [cell for cell in group if free[cell] >= want]
-        if not fitting:
+    def _worths_of(self, mixes: Ints, rows: Ints, factor: Floats) -> Floats:
+        x = self.rates[rows]
+        slowest = np.where(mixes[None] > 0, x[:, None, :], np.inf).min(axis=2)
+        lockstep = np.where(self.lockstep[rows][:, None], slowest * mixes.sum(axis=1), x @ mixes.T)
+        rates = np.where(slowest > 0, lockstep, 0.0) * factor[:, None]
+        return self.worths(rows, rates, self._table.restart_s[rows])
+
+    def _packed(self, rows: Sequence[int], found: dict[int, list[Candidate]]) -> None:
+        """Gangs on one node, for jobs that lose by being spread."""
+        alike: dict[tuple[int, int, bytes], list[int]] = {}
+        for row in rows:
+            if self._table.gang[row] > 1 and self.spread[row] < 1:
+                key = (int(self._table.gang[row]), id(self._masks[row]), (self.rates[row] > 0).tobytes())
+                alike.setdefault(key, []).append(row)
+        for members in alike.values():
+            places = self._places(members[0])
+            if places:
+                mixes = np.array(list(places), dtype=np.int64)
+                worths = self._worths_of(mixes, np.array(members), np.ones(len(members)))
+                for row, worth in zip(members, worths.tolist(), strict=True):
+                    offers = zip(worth, places.items(), strict=True)
+                    found[row].extend(Candidate(value, counts, at) for value, (counts, at) in offers)
+
+    def _places(self, row: int) -> dict[Counts, tuple[Devices, ...]]:
+        """Where on one node there is room for the job's gang on an empty cluster, by its devices of each type."""
+        want, capacity, mask = int(self._table.gang[row]), self._cells.capacity, self._masks[row]
+        able = mask & (self.rates[row] > 0)[self._cells.type_of]
+        places: dict[Counts, list[Devices]] = {}
+        for group in self._cells.by_node:
+            usable = [c for c in group if able[c]]
+            for mix in compositions(want, [int(capacity[c]) for c in usable]) if usable else ():
+                devices = tuple((c, n) for c, n in zip(usable, mix, strict=True) if n)
+                places.setdefault(self._counts(devices), []).append(devices)
+        return {counts: tuple(at) for counts, at in places.items()}
+
+    def _counts(self, devices: Devices) -> Counts:
+        counts = [0] * len(self._cells.types)
+        for cell, count in devices:
+            counts[self._cells.type_of[cell]] += count
+        return tuple(counts)
+
+    def _staying(self, row: int) -> Iterator[Candidate]:
+        """The gang that the job has, if it is a whole one and still there."""
+        warm = self.warm(row)
+        whole = sum(count for _, count in warm) == self._table.gang[row]
+        if whole and all(
+            self._masks[row][cell]
+            and self.rates[row, self._cells.type_of[cell]] > 0
+            and count <= self._cells.capacity[cell]
+            for cell, count in warm
+        ):
+            yield Candidate(worth=self.worth(row, warm) * (1 + STAY), counts=self._counts(warm), places=(warm,))
+
+
+def _at(duals: Floats, counts: Counts) -> float:
+    return sum(float(duals[r]) * count for r, count in enumerate(counts) if count)
+
+
+def where(candidate: Candidate, holding: Holding, *, all_places: bool = False) -> list[Devices]:
+    """Where the gang could go now: ``[()]`` for anywhere, ``[]`` if it does not fit. One of each kind of place."""
+    if candidate.among:
+        devices = _cheapest(candidate, holding)
+        return [devices] if devices and holding.fits(candidate.counts, devices) else []
+    if not candidate.places:
+        return [()] if holding.fits(candidate.counts, ()) else []
+    if not holding.fits(candidate.counts, ()):
+        return []
+    return _open_places(candidate.places, holding) if all_places else _tightest(candidate.places, holding)
+
+
+def _open_places(places: Sequence[Devices], holding: Holding) -> list[Devices]:
+    """One of each kind of place that has room."""
+    fixed, market = holding.fixed, holding.market
+    kinds: dict[tuple[tuple[int, int, int], ...], Devices] = {}
+    for devices in places:
+        gaps = tuple((market.capacity[cell] - fixed[cell] - n, market.curve[cell], n) for cell, n in devices)
+        if all(gap >= 0 for gap, _, _ in gaps):
+            kinds.setdefault(gaps, devices)
+    return [kinds[key] for key in sorted(kinds)]
+
+
+def _tightest(places: Sequence[Devices], holding: Holding) -> list[Devices]:
+    """The place that leaves the smallest gap, so that large gaps stay large."""
+    fixed, capacity = holding.fixed, holding.market.capacity
+    best: Devices | None = None
+    least = 0
+    for devices in places:
+        gap = 0
+        for cell, count in devices:
+            room = capacity[cell] - fixed[cell] - count
+            if room < 0:
+                break
+            gap += room
+        else:
+            if best is None or gap < least:
+                best, least = devices, gap
+                if gap == 0:
+                    break
+    return [] if best is None else [best]
+
+
+def _cheapest(candidate: Candidate, holding: Holding) -> Devices:
+    """The cheapest devices among the cells that the job may use."""
+    market = holding.market
+    taken: dict[int, int] = {}
+    for r, count in enumerate(candidate.counts):
+        cells = [cell for cell in candidate.among if market.type_of[cell] == r] if count else []
+        steps = sorted(
+            (market.marginal[cell][gone], gone, cell)
+            for cell in cells
+            for gone in range(holding.fixed[cell], market.capacity[cell])
+        )[:count]
+        if len(steps) < count:
             return ()
-        best = min(fitting, key=lambda cell: (self._prices.of(cell, free[cell], want), free[cell], cell))
-        return ((best, want),)
-
-    def _spread(self, groups: Sequence[Sequence[int]], free: Free, most_of_first: int | None = None) -> Devices:
-        """W devices from the groups in their order, each time the cheapest next device of the group."""
-        want = self.job.gang
-        left: dict[int, int] = {cell: free[cell] for group in groups for cell in group}
-        taken: dict[int, int] = {}
-        total = 0
-        for position, group in enumerate(groups):
-            limit = most_of_first if position == 0 and most_of_first is not None else want
-            while total < limit and any(left[cell] for cell in group):
-                open_cells = [cell for cell in group if left[cell] > 0]
-                cell = min(open_cells, key=lambda cell: (self._prices.next(cell, left[cell]), cell))
-                left[cell] -= 1
-                taken[cell] = taken.get(cell, 0) + 1
-                total += 1
-        return tuple(sorted(taken.items())) if total == want else ()
-
-    def _by_speed(self, group: Sequence[int]) -> list[list[int]]:
-        return [[cell] for cell in sorted(group, key=lambda cell: (-self._rates[cell], cell))]
+        for _, _, cell in steps:
+            taken[cell] = taken.get(cell, 0) + 1
+    return tuple(sorted(taken.items()))

@@ -1,148 +1,141 @@
-"""Hadar's plan of a round: a dynamic programme over the queue.
+"""Hadar's plan of a small round: the dynamic programme over the queue.
 
-``V(i, free) = max(V(i+1, free), payoff(i, y) + V(i+1, free − y))``. States that differ only by which of several equal
-nodes is used are one. The number of states kept after each job is bounded: small rounds are searched nearly whole,
-large ones along a beam, ranked by the value so far plus what the rest of the queue could make of the free devices.
+``V(i, taken) = max(V(i+1, taken), U(i, g) + V(i+1, taken + g))``, less the price of all that is taken at the end, so
+that no plan depends on the order of the queue. States that differ only by which of several equal nodes is used are one,
+and a state that cannot beat the best plan known, by the bound of the dual prices, is dropped. If no state had to be
+dropped for want of time, the plan is the best there is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from hadare.scheduling.eligibility import Cells
-from hadare.scheduling.placement import Devices, Free, Gangs, Placement
-from hadare.scheduling.pricing import Curves
+from hadare.scheduling.duals import Relaxation
+from hadare.scheduling.eligibility import Floats
+from hadare.scheduling.holding import Counts, Devices, Holding, Market
+from hadare.scheduling.placement import Candidate, where
 
-STATE_BUDGET = 1024
-"""States times jobs that a round may look at: what bounds the time of a decision."""
-WIDEST, NARROWEST = 256, 4
-WINDOW = 128
-"""Jobs that the programme looks at; behind them each job takes its best response to what is left."""
+STATE_BUDGET = 40_000
+"""Gangs tried in states of the programme: what bounds the time of a decision."""
+
+Choice = tuple[Candidate, Devices]
+"""A gang, and the cells that it must have (none: any)."""
 
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    value: float
-    free: Free
+    worth: float
+    fixed: Counts
+    totals: Counts
     before: _State | None = None
     job: int = -1
-    placement: Placement | None = None
+    choice: Choice | None = None
 
 
-class QueuePlanner:
-    """Plans a queue of jobs on what is free. Deterministic; ties go to the earlier job and the smaller cells."""
+class Programme:
+    """The dynamic programme. ``queue`` are candidates by job; ``base`` is what is taken before it starts."""
 
-    def __init__(self, cells: Cells, curves: Curves, round_s: float) -> None:
-        self._cells = cells
-        self._curves = curves
-        self._round_s = round_s
+    def __init__(self, queue: Sequence[Sequence[Candidate]], base: Holding, duals: Floats, told_apart: bool) -> None:
+        self._market = base.market
+        self._base = base
+        self._queue = queue
+        self._duals = duals
+        self._holding = Holding(base.market)
+        self._classes = _node_classes(base.market, told_apart)
+        hopes = Relaxation(queue, base.market).hopes(duals) if queue else np.zeros(0)
+        self._hope: list[float] = [*np.cumsum(hopes[::-1])[::-1].tolist(), 0.0]
+        self._rest = [_rest(float(duals[r]), prices) for r, prices in enumerate(base.market.cheapest)]
 
-    def plan(
-        self, rows: Sequence[int], gangs_of: Callable[[int], Gangs], hopes: Sequence[float], free: Free
-    ) -> dict[int, Placement]:
-        """Placements by row. ``rows`` is the queue; ``hopes`` are guesses from above of its payoffs."""
-        window = [gangs_of(row) for row in rows[:WINDOW]]
-        width = max(NARROWEST, min(WIDEST, STATE_BUDGET // max(1, len(window))))
-        nodes = _NodeClasses(self._cells, self._curves, window)
-        hope = _Hope(window, hopes)
-        states = [_State(value=0.0, free=free)]
-        for position, gangs in enumerate(window):
-            if not any(sum(state.free) for state in states):
-                break
-            states = self._step(states, position, gangs, nodes)
-            if len(states) > width:
-                states = sorted(states, key=lambda s: (-(s.value + hope.of(sum(s.free), position + 1)), s.free))[:width]
-        best = min(states, key=lambda state: (-state.value, tuple(-count for count in state.free)))
-        chosen = {rows[position]: placement for position, placement in _trace(best).items()}
-        left = best.free
-        for row in rows[WINDOW:]:
-            if not sum(left):
-                break
-            answer = self.respond(gangs_of(row), left)
-            if answer is not None and answer.payoff > 0:
-                chosen[row] = answer
-                left = without(left, answer.devices)
-        return chosen
+    def solve(self, known: float) -> tuple[dict[int, Choice] | None, bool]:
+        """The best plan by job if it is better than ``known``; whether there is certainly none that is better."""
+        exact, tried = True, 0
+        layer = [_State(0.0, tuple(self._base.fixed), tuple(self._base.totals))]
+        best, value = None, known
+        for position, candidates in enumerate(self._queue):
+            reached: dict[object, _State] = {}
+            for state in layer:
+                for after in self._options(state, position, candidates):
+                    tried += 1
+                    if self._bound(after, position + 1) > value + _margin(value):
+                        self._keep(reached, after)
+            layer = list(reached.values())
+            width = max(16, (STATE_BUDGET - tried) // (8 * (len(self._queue) - position)))
+            if len(layer) > width:
+                exact = False
+                layer.sort(key=lambda s: (-self._bound(s, position + 1), s.totals, s.fixed))
+                del layer[width:]
+            for state in layer:
+                if (reaches := state.worth - self._cost(state)) > value + _margin(value):
+                    best, value = state, reaches
+        return (None if best is None else _trace(best)), exact
 
-    def respond(self, gangs: Gangs, free: Free) -> Placement | None:
-        """A job's best gang from what is free, whatever it pays off."""
-        if gangs.job.gang > sum(free):
-            return None
-        return next(iter(gangs.candidates(free, self._round_s)), None)
+    def _options(self, state: _State, position: int, candidates: Sequence[Candidate]) -> list[_State]:
+        holding = self._holding
+        holding.fixed, holding.totals = list(state.fixed), list(state.totals)
+        found = [state]
+        for candidate in candidates:
+            for devices in where(candidate, holding, all_places=True):
+                totals = tuple(a + b for a, b in zip(state.totals, candidate.counts, strict=True))
+                fixed = state.fixed
+                if devices:
+                    taken = list(fixed)
+                    for cell, count in devices:
+                        taken[cell] += count
+                    fixed = tuple(taken)
+                worth = state.worth + candidate.worth
+                found.append(_State(worth, fixed, totals, state, position, (candidate, devices)))
+        return found
 
-    def _step(self, states: Sequence[_State], position: int, gangs: Gangs, nodes: _NodeClasses) -> list[_State]:
-        reached: dict[object, _State] = {}
-        for state in states:
-            _keep(reached, nodes.key(state.free), state)
-            if gangs.job.gang > sum(state.free):
-                continue
-            for placement in gangs.candidates(state.free, self._round_s):
-                if placement.payoff <= 0:
-                    break
-                left = without(state.free, placement.devices)
-                value = state.value + placement.payoff
-                _keep(reached, nodes.key(left), _State(value, left, state, position, placement))
-        return list(reached.values())
+    def _bound(self, state: _State, position: int) -> float:
+        """What no plan exceeds that goes on from here."""
+        return state.worth + self._hope[position] + sum(self._rest[r][n] for r, n in enumerate(state.totals))
 
+    def _cost(self, state: _State) -> float:
+        self._holding.fixed, self._holding.totals = list(state.fixed), list(state.totals)
+        return self._holding.cost()
 
-def without(free: Free, devices: Devices) -> Free:
-    """What is free once the devices are taken."""
-    left = list(free)
-    for cell, count in devices:
-        left[cell] -= count
-    return tuple(left)
+    def _keep(self, reached: dict[object, _State], state: _State) -> None:
+        key = (state.totals, self._kind(state.fixed))
+        known = reached.get(key)
+        if known is None or state.worth > known.worth + _margin(known.worth):
+            reached[key] = state
 
-
-def _keep(reached: dict[object, _State], key: object, state: _State) -> None:
-    known = reached.get(key)
-    if known is None or (state.value, known.free) > (known.value, state.free):
-        reached[key] = state
+    def _kind(self, fixed: Counts) -> object:
+        if not any(fixed):
+            return ()
+        return tuple(tuple(sorted(tuple(fixed[c] for c in node) for node in nodes)) for nodes in self._classes)
 
 
-def _trace(state: _State) -> dict[int, Placement]:
-    chosen: dict[int, Placement] = {}
+def _margin(value: float) -> float:
+    return 1e-9 * abs(value) + 1e-300
+
+
+def _rest(dual: float, prices: Sequence[float]) -> list[float]:
+    """By how many devices are taken: most that those which are left could earn at the dual, less what is paid."""
+    profit = [dual * n - paid for n, paid in enumerate(prices)]
+    best, rest = -np.inf, [0.0] * len(prices)
+    for n in reversed(range(len(prices))):
+        best = max(best, profit[n])
+        rest[n] = best - dual * n
+    return rest
+
+
+def _node_classes(market: Market, told_apart: bool) -> list[list[list[int]]]:
+    """Nodes that are equal but for their names: same cells, same curves."""
+    classes: dict[object, list[list[int]]] = {}
+    for number, node in enumerate(market.cells.by_node):
+        kind: object = tuple((market.type_of[c], market.curve[c]) for c in node)
+        classes.setdefault((number, kind) if told_apart else kind, []).append(node)
+    return list(classes.values())
+
+
+def _trace(state: _State) -> dict[int, Choice]:
+    chosen: dict[int, Choice] = {}
     while state.before is not None:
-        if state.placement is not None:
-            chosen[state.job] = state.placement
+        if state.choice is not None:
+            chosen[state.job] = state.choice
         state = state.before
     return chosen
-
-
-class _NodeClasses:
-    """Which nodes are equal: same cells, same curves, and no job of the queue that treats them differently."""
-
-    def __init__(self, cells: Cells, curves: Curves, queue: Sequence[Gangs]) -> None:
-        told_apart = any(g.job.excluded or g.job.constraints.labels or g.job.constraints.min_memory_gb for g in queue)
-        warm = {member.node for g in queue for gang in g.job.placed for member in gang}
-        by_node: dict[str, list[int]] = {}
-        for cell, (node, _) in enumerate(cells.keys):
-            by_node.setdefault(node, []).append(cell)
-        classes: dict[object, list[tuple[int, ...]]] = {}
-        for node, members in sorted(by_node.items()):
-            kind: object = node
-            if not told_apart and node not in warm:
-                kind = tuple(
-                    (cells.keys[c][1], int(cells.capacity[c]), float(curves.u_min[c]), float(curves.u_max[c]))
-                    for c in members
-                )
-            classes.setdefault(kind, []).append(tuple(members))
-        self._classes = list(classes.values())
-
-    def key(self, free: Free) -> object:
-        return tuple(tuple(sorted(tuple(free[c] for c in members) for members in nodes)) for nodes in self._classes)
-
-
-class _Hope:
-    """What the rest of the queue could make of so many free devices: its best payoffs until they are used up."""
-
-    def __init__(self, queue: Sequence[Gangs], hopes: Sequence[float]) -> None:
-        gains = np.maximum(np.array(hopes[: len(queue)], dtype=np.float64), 0.0)
-        self._devices = np.concatenate([[0.0], np.cumsum([g.job.gang for g in queue])])
-        self._gains = np.concatenate([[0.0], np.cumsum(gains)])
-
-    def of(self, free: int, position: int) -> float:
-        reach = np.interp(self._devices[position] + free, self._devices, self._gains)
-        return float(reach - self._gains[position])

@@ -7,7 +7,7 @@ the marginal price of each device that it takes, for every round that it will ho
 from __future__ import annotations
 
 from collections.abc import Iterable
-from math import ceil
+from math import ceil, exp
 
 import numpy as np
 
@@ -34,7 +34,7 @@ def price_book(
     would take one after another, each on its slowest type.
     """
     cells = Cells(nodes)
-    table = job_table(jobs, cells.types, now_s)
+    table = job_table(jobs, cells.types, now_s, int(cells.capacity.sum()))
     lowest, highest = _bounds(table, int(cells.capacity.sum()), round_s, horizon)
     return PriceBook(
         round=round,
@@ -95,6 +95,16 @@ class Curves:
     def marginal(self, taken: Ints) -> Floats:
         """Price of the next device of every cell when ``taken`` of its devices are gone."""
         return np.asarray(self.u_min * np.exp(self.log_step * taken), dtype=np.float64)
+
+    def table(self, cells: Cells) -> list[list[float]]:
+        """Marginal prices of every cell's devices, in the order in which they are taken."""
+        known: dict[tuple[float, float, int], list[float]] = {}
+        return [
+            known.setdefault((low, step, count), [low * exp(step * taken) for taken in range(count)])
+            for low, step, count in zip(
+                self.u_min.tolist(), self.log_step.tolist(), cells.capacity.tolist(), strict=True
+            )
+        ]
 
     def reserve(self, cells: Cells) -> Floats:
         """One price for each type, k(0) in the mean of its cells: what a device-round is worth when all is empty."""

@@ -17,12 +17,20 @@ import numpy as np
 
 from hadare.model.plans import JobView
 from hadare.scheduling.eligibility import Bools, Cells, Floats, Ints, JobTable, cell_rates, warm_cells
+from hadare.scheduling.gain import joint, training_part
 from hadare.scheduling.pricing import Occupancy
 from hadare.scheduling.utility import Stake, Utility, utility_of
 
 TIE = 1e-9
-LEAST_TRAINING = 0.05
-"""A cold fork is counted with at least this fraction of the round, however long its start takes."""
+LEAST_WORK, MOST_WORK = 1e-30, 1e60
+SURE, SURE_COLD = 1.0, 3.0
+"""How much faster than needed a job must be expected to be, to count as finishing, if its rates are measured or not."""
+
+NEAR = 0.95
+"""Types on which a job gets nearly as many steps per price as on its best one are as good to it."""
+TASTE = 5.0
+"""How much more a good bargain counts than an early place in the queue. Measured: more lengthens the mean completion
+time of small clusters, less the total time of large ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +53,16 @@ class Share:
     stake: Stake[Floats]
     utility: Utility
     rates: Floats
+    bargain: Floats
+    asked: Floats
     warm: Ints
     round_s: float
     confidence: float
     grants: list[Grant] = field(default_factory=list)
+    total: float = 0.0
+    fastest: float = 0.0
     effective: float = 0.0
-    cost: float = 0.0
-    payoff: float = 0.0
+    worth: float = 0.0
     refused: bool = False
 
     def can_use(self, occupancy: Occupancy) -> Bools:
@@ -59,30 +70,34 @@ class Share:
         forks = len(self.grants)
         if forks >= min(self.job.max_forks or self.job.steps_left, self.job.steps_left):
             return np.zeros_like(self.rates, dtype=np.bool_)
-        worth = self.job.steps_left * self.rates >= self.effective + self.rates
-        return np.asarray((self.rates > 0) & worth & (occupancy.free > 0), dtype=np.bool_)
+        worth = self.job.steps_left * self.rates >= self.total + self.rates
+        helps = self.joint_rates() > self.effective * (1 + TIE)
+        return np.asarray((self.rates > 0) & worth & helps & (occupancy.free > 0), dtype=np.bool_)
 
     def enough(self) -> bool:
         """Whether what it has will finish the job in this round, even if rates nobody measured prove 3 × too high."""
-        margin = 3.0 - 2.0 * self.confidence
-        return self.effective * self.round_s >= margin * self.job.steps_left
+        return self.effective >= self.needed()
+
+    def needed(self) -> float:
+        """Steps/s with which the job surely finishes in this round."""
+        margin = SURE + (SURE_COLD - SURE) * (1.0 - self.confidence)
+        return margin * self.job.steps_left / self.round_s
 
     def effective_rates(self) -> Floats:
         """Steps/s over the whole round: a cold fork first pays the job's restart cost."""
-        cold = max(1.0 - self.job.restart_cost_s / self.round_s, LEAST_TRAINING)
+        cold = training_part(self.job.restart_cost_s, self.round_s)
         return np.asarray(self.rates * np.where(self.warm > 0, 1.0, cold), dtype=np.float64)
 
-    def payoffs(self, occupancy: Occupancy) -> Floats:
-        """What one more fork in each cell would add to the job's payoff.
+    def joint_rates(self) -> Floats:
+        """Steps/s of all forks together with one more in each cell, at what their steps are worth (``gain``)."""
+        more = self.effective_rates()
+        return joint(self.job, self.total + more, np.maximum(self.fastest, more), len(self.grants) + 1, self.round_s)
 
-        The payoff of a set of forks is the utility of the finish that they lead to, less their prices for the rounds
-        until then (at least this one).
-        """
-        rate = self.effective + np.maximum(self.effective_rates(), 1e-30)
-        left_s = self.job.steps_left / rate
-        rounds = np.maximum(left_s / self.round_s, 1.0)
+    def payoffs(self, occupancy: Occupancy) -> Floats:
+        """What one more fork in each cell would add to the job's payoff: to its utility, less the device's price."""
+        left_s = self.job.steps_left / np.maximum(self.joint_rates(), 1e-30)
         worth = self.utility.value(self.stake, self.stake.age_s + left_s)
-        return np.asarray(worth - rounds * (self.cost + occupancy.price) - self.payoff, dtype=np.float64)
+        return np.asarray(worth - self.worth - occupancy.price, dtype=np.float64)
 
     def add(self, cell: int, price: float, payoff: float, filled: bool) -> None:
         effective = float(self.effective_rates()[cell])
@@ -97,32 +112,48 @@ class Share:
             )
         )
         self.warm[cell] = max(0, self.warm[cell] - 1)
-        self.effective += effective
-        self.cost += price
-        self.payoff += payoff
+        self.total += effective
+        self.fastest = max(self.fastest, effective)
+        self.effective = joint(self.job, self.total, self.fastest, len(self.grants), self.round_s)
+        self.worth += payoff + price
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The queue: rows, first served first; by row the work left, at the prices of the types and over its urgency."""
+
+    order: Sequence[int]
+    work: Floats
+    type_prices: Floats
 
 
 class Sharing:
-    """One round's devices, handed out to forks. Use: ``serve(order, urgent)``, then read ``shares``."""
+    """One round's devices, handed out to forks. Use: ``serve(urgent)``, then read ``shares``."""
 
-    def __init__(self, table: JobTable, cells: Cells, occupancy: Occupancy, round_s: float) -> None:
+    def __init__(self, table: JobTable, cells: Cells, occupancy: Occupancy, round_s: float, line: Line) -> None:
         self._table = table
         self._cells = cells
         self._occupancy = occupancy
         self._round_s = round_s
         self._rates = _worth_forking(table, cell_rates(cells, table))
+        self._able: list[bool] = [bool(rates.any()) for rates in self._rates > 0]
+        self._order = line.order
+        self._type_prices: Floats = line.type_prices[cells.type_of]
+        self._bargain = _bargains(table.rates, line.type_prices)
+        self._asked = _asked(self._bargain, line)
+        self._crowded = len(table.jobs) > 1
         self._held: Ints = np.zeros_like(cells.capacity)
         for job in table.jobs:
             for cell, count in warm_cells(cells, job).items():
                 self._held[cell] += count
         self.shares: dict[int, Share] = {}
 
-    def serve(self, order: Sequence[int], urgent: Sequence[int]) -> None:
-        """Hand out every device. ``order`` holds the rows of all jobs, ``urgent`` those that must wait no longer."""
+    def serve(self, urgent: Sequence[int]) -> None:
+        """Hand out every device. ``urgent`` are rows of jobs that must wait no longer."""
         for row in urgent:
             self._grant(self._share(row), priced=True) or self._grant(self._share(row), priced=False)
-        self._serve_by_price(order)
-        self._fill(order)
+        self._serve_by_price(self._order)
+        self._fill(self._order)
 
     def usable_devices(self) -> Floats:
         """Devices that each job could use on an empty cluster."""
@@ -134,13 +165,13 @@ class Sharing:
 
     def _serve_by_price(self, order: Sequence[int]) -> None:
         devices = int(self._cells.capacity.sum())
-        without = sum(1 for row in order if not self._served(row) and self.usable(row).any())
+        without = sum(1 for row in order if not self._served(row) and self._able[row])
         for row in order:
             if self._occupancy.devices_free == 0:
                 return
             share = self._share(row)
-            without -= 1 if not share.grants and self.usable(row).any() else 0
-            aside = without if without <= devices // 2 else devices // 4
+            without -= 1 if not share.grants and self._able[row] else 0
+            aside = without if without <= max(2, devices // 4) else 0
             while not share.enough() and (not share.grants or self._occupancy.devices_free > aside):
                 if not self._grant(share, priced=True):
                     break
@@ -169,6 +200,11 @@ class Sharing:
             return False
         payoffs = np.where(usable, share.payoffs(self._occupancy), -np.inf)
         acceptable = usable & (payoffs > 0) if priced else usable
+        last = acceptable & (share.joint_rates() >= share.needed()) & (self._crowded and not share.enough())
+        if last.any():
+            acceptable = last & (self._type_prices <= self._type_prices[last].min() * (1 + TIE))
+        elif priced:
+            acceptable &= share.bargain >= share.asked
         if not acceptable.any():
             share.refused = True
             return False
@@ -185,6 +221,8 @@ class Sharing:
 
         Equal devices differ only in price, by the order in which the queue took them: no reason to move a process.
         """
+        bargain = share.bargain[acceptable].max()
+        acceptable = acceptable & (share.bargain >= NEAR * bargain)
         best = payoffs[acceptable].max()
         near = np.flatnonzero(acceptable & (payoffs >= best - TIE * abs(best)))
         warm = near[share.warm[near] > 0]
@@ -222,10 +260,37 @@ class Sharing:
             stake=self._table.stake_rows(row),
             utility=utility_of(job.utility),
             rates=self._rates[row],
+            bargain=self._bargain[row, self._cells.type_of],
+            asked=self._asked[row, self._cells.type_of],
             warm=warm,
             round_s=self._round_s,
             confidence=min(known, default=0.0),
         )
+
+
+def _bargains(rates: Floats, type_prices: Floats) -> Floats:
+    """Steps per price of every job on every type, relative to its best type."""
+    per_price = rates / type_prices
+    best = per_price.max(axis=1, keepdims=True, initial=0.0)
+    bargains = np.zeros_like(rates)
+    np.divide(per_price, best, out=bargains, where=best > 0)
+    return bargains
+
+
+def _asked(bargains: Floats, line: Line) -> Floats:
+    """How good a bargain a type must be to a job for it to take it from those behind it: ``NEAR`` at most.
+
+    A device is worth ``bargain^TASTE / work`` to a job: what is gained by a job's end is as much less as it is far.
+    """
+    if not bargains.size:
+        return np.zeros_like(bargains)
+    rows, work = np.array(line.order, dtype=np.int64), np.clip(line.work, LEAST_WORK, MOST_WORK)
+    index = bargains[rows] ** TASTE / work[rows][:, None]
+    behind = np.maximum.accumulate(index[::-1], axis=0)[::-1]
+    behind = np.vstack([behind[1:], np.zeros((1, index.shape[1]))])
+    asked = np.empty_like(bargains)
+    asked[rows] = (behind * work[rows][:, None]) ** (1.0 / TASTE)
+    return np.asarray(np.minimum(asked, NEAR), dtype=np.float64)
 
 
 def _worth_forking(table: JobTable, rates: Floats) -> Floats:

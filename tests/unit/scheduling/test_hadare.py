@@ -79,11 +79,39 @@ def test_a_cold_fork_is_expected_to_train_for_less_of_the_round() -> None:
     assert [(fork.gang[0].node, fork.quota) for fork in plan_of([job], nodes).forks] == [("n1", 2000), ("n2", 1000)]
 
 
-def test_when_more_wait_than_half_the_cluster_could_serve_the_first_takes_three_quarters() -> None:
+def test_when_a_few_wait_each_keeps_a_device_and_when_many_wait_the_first_takes_all() -> None:
     nodes = [a_node(f"n{i}", V100=1) for i in range(8)]
-    plan = plan_of([a_job("a", steps_left=99_999), *(a_job(f"b{i}") for i in range(9))], nodes)
-    assert len(devices_of(plan, "a")) == 6
-    assert len({fork.job_id for fork in plan.forks}) == 3
+    few = plan_of([a_job("a", steps_left=99_999), *(a_job(f"b{i}") for i in range(2))], nodes)
+    many = plan_of([a_job("a", steps_left=99_999), *(a_job(f"b{i}") for i in range(9))], nodes)
+    assert len(devices_of(few, "a")) == 6
+    assert len(devices_of(many, "a")) == 8
+
+
+def test_a_job_that_ends_in_this_round_takes_the_cheapest_device_that_suffices() -> None:
+    # 100 s of a V100: a T4 does it within the round as well, and the V100 serves the other for the whole of it
+    plan = plan_of([a_job("short", steps_left=1000), a_job("long", steps_left=10**6)])
+    assert devices_of(plan, "short") == {("n2", "T4"): 1}
+    assert ("n0", "V100") in devices_of(plan, "long")
+
+
+def test_a_job_that_ends_in_this_round_and_is_alone_takes_all_it_can_use() -> None:
+    assert len(devices_of(plan_of([a_job(steps_left=1000)]), "a")) == 5
+
+
+def test_forks_that_gain_nothing_are_not_made() -> None:
+    plan = plan_of([a_job(fork_gain=(1.0, 1.5, 1.5))])
+    assert devices_of(plan, "a") == {("n0", "V100"): 1, ("n1", "P100"): 1}
+
+
+def test_a_second_fork_must_gain_more_than_the_consolidation_costs() -> None:
+    job = a_job(consolidation_cost_s=40.0)  # a ninth of the round, and a T400 does less than a ninth of a V100
+    assert set(devices_of(plan_of([job], [a_node("n1", V100=1), a_node("n2", T400=1)]), "a")) == {("n1", "V100")}
+    assert len(devices_of(plan_of([job], [a_node("n1", V100=1), a_node("n2", T4=1)]), "a")) == 2
+
+
+def test_a_utility_of_the_makespan_turns_the_queue_around() -> None:
+    jobs = [a_job("long", steps_left=10**6, utility="makespan"), a_job("short", steps_left=50_000, utility="makespan")]
+    assert ("n0", "V100") in devices_of(plan_of(jobs), "long")
 
 
 def test_fewer_steps_than_devices_make_fewer_forks() -> None:

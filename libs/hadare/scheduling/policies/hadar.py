@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from hadare.model.plans import ForkPlan, GangMember, RoundPlan, Snapshot
 from hadare.scheduling.decisions import Outcome, conclude
-from hadare.scheduling.division import quotas, slack
-from hadare.scheduling.eligibility import Cells, Floats, JobTable, cell_rates, job_table
-from hadare.scheduling.placement import Free, Gangs, Placement, PriceSums, rounded
-from hadare.scheduling.planning import QueuePlanner, without
+from hadare.scheduling.division import gang_quota
+from hadare.scheduling.duals import Relaxation, type_duals
+from hadare.scheduling.eligibility import Cells, Floats, JobTable, job_table
+from hadare.scheduling.holding import Devices, Holding, Market
+from hadare.scheduling.placement import Candidate, Gangs, rounded
+from hadare.scheduling.planning import Choice, Programme
 from hadare.scheduling.policies.base import PATIENCE_ROUNDS, Memory, overdue, remember
 from hadare.scheduling.pricing import Curves
+from hadare.scheduling.repair import Repair
 
-FEW_JOBS = 16
-"""Up to here a round is searched thoroughly; beyond, with fewer candidates a job."""
+FEW_JOBS, FEW_DEVICES = 16, 64
+"""Up to here the programme looks at a round as a whole."""
+CANDIDATES = 12
+"""Gangs of a job that are looked at in larger rounds."""
+WINDOW = 1.5
+"""Jobs that are looked at closely want so many times the devices that there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,120 +39,199 @@ class Hadar:
     fill: bool = False
 
     def plan(self, snapshot: Snapshot, memory: Memory) -> tuple[RoundPlan, Memory]:
-        # 1. what there is, what it costs, and what each job could hope for
+        # 1. what there is, what it costs, and what each job could make of it
         cells = Cells(snapshot.nodes)
-        curves = Curves(cells, snapshot.prices)
-        table = job_table(snapshot.jobs, cells.types, snapshot.now_s)
-        hopes = hoped_payoffs(table, curves.reserve(cells), snapshot.round_s)
-        # 2. the queue: those that waited too long, then by hope per device
-        round_plan = _Round(table, cells, curves, snapshot.round_s)
-        turn = overdue(table, round_plan.usable_devices(), [j.gang for j in table.jobs], memory, self.patience)
-        late = set(turn.rows)
-        by_hope = [row for row in _queue(table, hopes) if row not in late]
-        queue = [*turn.rows, *by_hope]
-        # 3. the programme, and what is left
-        round_plan.place_anyway(turn.rows)
-        round_plan.place_by_payoff(by_hope, hopes)
+        table = job_table(snapshot.jobs, cells.types, snapshot.now_s, int(cells.capacity.sum()))
+        making = _Round(table, Market(cells, Curves(cells, snapshot.prices)), snapshot.round_s)
+        # 2. the queue: those that waited too long, then by payoff per device at the dual prices
+        needs = [job.gang for job in table.jobs]
+        turn = overdue(table, making.gangs.open.sum(axis=1).astype(np.float64), needs, memory, self.patience)
+        queue = making.queue(turn.rows)
+        # 3. the plan, and what it leaves
+        making.place(turn.rows, queue)
         if self.fill:
-            round_plan.place_anyway(row for row in queue if row not in round_plan.placed)
+            making.fill(queue)
         # 4. quotas and reasons
-        forks = tuple(round_plan.forks())
+        forks = tuple(making.forks())
         outcome = Outcome(
             snapshot=snapshot,
             cells=cells,
             order=[table.jobs[row].job_id for row in queue],
             forks=forks,
-            refused=round_plan.refused(queue),
+            refused=making.refused(),
             devices_needed={job.job_id: job.gang for job in table.jobs},
         )
         memory = remember(memory, turn.credit, snapshot.jobs, {fork.job_id for fork in forks})
         return conclude(self.name, outcome), memory
 
 
-def hoped_payoffs(table: JobTable, reserve: Floats, round_s: float) -> Floats:
-    """Each job's best payoff on an empty cluster at the reserve prices, over gangs of one type."""
-    if not table.types:
-        return np.zeros(len(table.jobs))
-    able = table.rates > 0
-    rates = np.where(able, table.rates, 1.0) * table.gang[:, None]
-    left_s = table.steps[:, None] / rates
-    worth = table.utilities(table.stake.age_s[:, None] + left_s)
-    paid = np.maximum(left_s / round_s, 1.0) * table.gang[:, None] * reserve
-    return np.asarray(np.where(able, worth - paid, 0.0).max(axis=1), dtype=np.float64)
-
-
-def _queue(table: JobTable, hopes: Floats) -> list[int]:
-    density = hopes / table.gang
-    return sorted(range(len(table.jobs)), key=lambda row: (-rounded(float(density[row])), table.jobs[row].job_id))
-
-
 class _Round:
     """One round being filled: what is free, and who got what."""
 
-    def __init__(self, table: JobTable, cells: Cells, curves: Curves, round_s: float) -> None:
+    def __init__(self, table: JobTable, market: Market, round_s: float) -> None:
         self._table = table
-        self._cells = cells
+        self._market = market
         self._round_s = round_s
-        self._rates = cell_rates(cells, table)
-        self._prices = PriceSums(cells, curves)
-        self._planner = QueuePlanner(cells, curves, round_s)
-        self._free: Free = self._prices.capacity
-        self.placed: dict[int, tuple[Placement, bool]] = {}
+        self.gangs = Gangs(table, market.cells)
+        self._worths: Floats = self.gangs.of_one_type() if market.capacity else np.zeros((len(table.jobs), 0))
+        self._duals = type_duals(self._worths, table.gang, market)
+        self._holding = Holding(market)
+        self._placed: dict[int, Choice] = {}
 
-    def usable_devices(self) -> Floats:
-        """Devices that each job could use on an empty cluster."""
-        return np.asarray((self._rates > 0) @ np.asarray(self._prices.capacity, dtype=np.float64), dtype=np.float64)
+    def queue(self, first: Sequence[int]) -> list[int]:
+        """Rows in the order in which they are served: ``first``, then by payoff per device at the dual prices."""
+        rows, gang = len(self._table.jobs), self._table.gang
+        if not self._market.capacity:
+            return list(range(rows))
+        reduced = (self._worths - gang[:, None] * self._duals).max(axis=1) / gang
+        # No single type is enough for these: they are judged by the types that they could mix.
+        for row in np.flatnonzero((self._worths.max(axis=1) <= 0) & (self.gangs.open.sum(axis=1) >= gang)):
+            mixed = self.gangs.candidates([int(row)], self._duals, 1)[int(row)]
+            if mixed:
+                paid = sum(float(self._duals[r]) * n for r, n in enumerate(mixed[0].counts))
+                reduced[row] = (mixed[0].worth - paid) / gang[row]
+        keys = [-rounded(value) for value in reduced.tolist()]
+        late = set(first)
+        return [*first, *sorted((row for row in range(rows) if row not in late), key=lambda row: (keys[row], row))]
 
-    def place_anyway(self, rows: Iterable[int]) -> None:
-        """Each job's best gang from what is free, in order; marked ``filled``, for no payoff was asked."""
-        for row in rows:
-            if not sum(self._free):
+    def place(self, first: Sequence[int], queue: Sequence[int]) -> None:
+        """Those that must wait no longer, whatever it costs; then the plan that is worth most."""
+        devices = sum(self._market.of_type)
+        thorough = len(queue) <= FEW_JOBS and devices <= FEW_DEVICES
+        self._place_anyway(first)
+        window = self._window([row for row in queue if row not in self._placed], devices)
+        candidates = self.gangs.candidates(window, self._duals, None if thorough else CANDIDATES)
+        repair = Repair(candidates, window, self._copy(), self._duals.tolist())
+        repair.run()
+        chosen = repair.chosen
+        if thorough and window:
+            chosen = self._programme(candidates, repair) or chosen
+        for row, choice in sorted(chosen.items()):
+            self._put(row, choice)
+        self._insert_others(queue, set(window))
+
+    def _programme(self, candidates: Mapping[int, Sequence[Candidate]], known: Repair) -> dict[int, Choice] | None:
+        """What the dynamic programme finds, if it is better than the known plan."""
+        rows = list(candidates)
+        queue = [candidates[row] for row in rows]
+        value = known.value()
+        duals, _ = Relaxation(queue, self._market).improve(self._duals, value + self._holding.cost())
+        told_apart = bool(self.gangs.restricted.any()) or any(self._table.jobs[row].placed for row in rows)
+        better, _ = Programme(queue, self._copy(), duals, told_apart).solve(value)
+        return None if better is None else {rows[position]: choice for position, choice in better.items()}
+
+    def fill(self, queue: Sequence[int]) -> None:
+        """Each job's best gang from what is left, whatever it pays off."""
+        for row in queue:
+            if not self._holding.free():
                 return
-            best = self._planner.respond(self._gangs(row), self._free)
-            if best is not None:
-                self.placed[row] = (best, best.payoff <= 0)
-                self._free = without(self._free, best.devices)
+            if row not in self._placed and self._enough_free(row):
+                self._place_anyway([row])
 
-    def place_by_payoff(self, rows: list[int], hopes: Floats) -> None:
-        """The dynamic programme over the queue."""
-        able = [row for row in rows if self._table.best[row] > 0]
-        chosen = self._planner.plan(able, self._gangs, [float(hopes[row]) for row in able], self._free)
-        for row, placement in sorted(chosen.items()):
-            self.placed[row] = (placement, False)
-            self._free = without(self._free, placement.devices)
-
-    def refused(self, queue: Iterable[int]) -> frozenset[str]:
+    def refused(self) -> frozenset[str]:
         """Jobs for which there is a gang among the free devices, at a price that they do not pay."""
-        rows = [row for row in queue if row not in self.placed] if sum(self._free) else []
-        return frozenset(
-            self._table.jobs[row].job_id
-            for row in rows
-            if self._planner.respond(self._gangs(row), self._free) is not None
-        )
+        if not self._holding.free():
+            return frozenset()
+        rows = [row for row in range(len(self._table.jobs)) if row not in self._placed and self._enough_free(row)]
+        return frozenset(self._table.jobs[row].job_id for row in rows)
 
     def forks(self) -> Iterable[ForkPlan]:
-        for row, (placement, filled) in sorted(self.placed.items()):
-            yield replace(self._fork(row, placement), filled=filled)
+        """The forks of the placed jobs. Who comes first in the order of ids pays the lower steps of a curve."""
+        taken = [0] * len(self._market.capacity)
+        for row, devices in sorted(self._settle().items()):
+            price = 0.0
+            for cell, count in devices:
+                price += self._market.sums[cell][taken[cell] + count] - self._market.sums[cell][taken[cell]]
+                taken[cell] += count
+            yield self._fork(row, devices, price)
 
-    def _gangs(self, row: int) -> Gangs:
+    def _fork(self, row: int, devices: Devices, price: float) -> ForkPlan:
         job = self._table.jobs[row]
-        thorough = len(self._table.jobs) <= FEW_JOBS
-        return Gangs(job, self._table.stake_of(row), self._rates[row], self._cells, self._prices, thorough=thorough)
-
-    def _fork(self, row: int, placement: Placement) -> ForkPlan:
-        job = self._table.jobs[row]
-        gang = tuple(
-            GangMember(node=self._cells.keys[cell][0], type=self._cells.keys[cell][1], count=count)
-            for cell, count in placement.devices
-        )
-        sureness = min(job.throughput[member.type].confidence for member in gang)
-        (quota,) = quotas(job.steps_left, [placement.rate * self._round_s], [slack(sureness)])
+        rate = self.gangs.rate(row, devices)
+        payoff = self.gangs.worth(row, devices) - price
+        members = [(*self._market.cells.keys[cell], count) for cell, count in devices]
+        gang = tuple(GangMember(node=node, type=device_type, count=count) for node, device_type, count in members)
+        confidence = min(job.throughput[member.type].confidence for member in gang)
         return ForkPlan(
             job_id=job.job_id,
             fork=0,
             gang=gang,
-            quota=quota,
-            rate=placement.rate,
-            price=placement.price,
-            payoff=placement.payoff,
+            quota=gang_quota(job.steps_left, rate * self._round_s, confidence, job.gang),
+            rate=rate,
+            price=price,
+            payoff=payoff,
+            filled=payoff <= 0,
         )
+
+    def _window(self, queue: Sequence[int], devices: int) -> list[int]:
+        """The jobs that are looked at closely: the first of the queue that can run, with the devices for some more."""
+        window: list[int] = []
+        wanted, most = 0.0, WINDOW * devices + 2 * float(self._table.gang.max(initial=1))
+        for row in queue:
+            if wanted >= most and len(window) >= FEW_JOBS:
+                break
+            if self.gangs.open[row].sum() >= self._table.gang[row]:
+                window.append(row)
+                wanted += float(self._table.gang[row])
+        return window
+
+    def _insert_others(self, queue: Sequence[int], seen: set[int]) -> None:
+        """Jobs behind the window that still fit and pay off."""
+        for row in queue:
+            if not self._holding.free():
+                return
+            if row in seen or row in self._placed or not self._enough_free(row):
+                continue
+            one = Repair(
+                self.gangs.candidates([row], self._duals, CANDIDATES), [row], self._holding, self._duals.tolist()
+            )
+            if one.insert(row):
+                self._placed[row] = one.chosen[row]
+
+    def _place_anyway(self, rows: Sequence[int]) -> None:
+        candidates = self.gangs.candidates(rows, self._duals, None if len(rows) <= FEW_JOBS else CANDIDATES)
+        for row in rows:
+            best = Repair(candidates, [row], self._holding, self._duals.tolist()).best(row)
+            if best is not None:
+                self._put(row, best[0])
+
+    def _put(self, row: int, choice: Choice) -> None:
+        self._placed[row] = choice
+        self._holding.take(choice[0].counts, choice[1])
+
+    def _copy(self) -> Holding:
+        holding = Holding(self._market)
+        holding.fixed, holding.totals = list(self._holding.fixed), list(self._holding.totals)
+        return holding
+
+    def _enough_free(self, row: int) -> bool:
+        free = np.array(self._market.of_type) - np.array(self._holding.totals)
+        return bool(np.minimum(free, self.gangs.open[row]).sum() >= self._table.gang[row])
+
+    def _settle(self) -> dict[int, Devices]:
+        """The devices of every placed job; where it does not matter which, what is left goes where most is left."""
+        loose = self._holding.settle()
+        settled: dict[int, Devices] = {}
+        for row in sorted(self._placed, key=lambda row: (-self._table.jobs[row].gang, row)):
+            candidate, devices = self._placed[row]
+            settled[row] = devices or _gather(candidate.counts, loose, self._market)
+        return settled
+
+
+def _gather(counts: Sequence[int], loose: list[int], market: Market) -> Devices:
+    """Takes the counts from the loose devices, on as few cells as that needs."""
+    taken: dict[int, int] = {}
+    for r, count in enumerate(counts):
+        left = count
+        while left:
+            fitting = [cell for cell in market.cells.by_type[r] if loose[cell] >= left]
+            cell = (
+                min(fitting, key=lambda c: (loose[c], c))
+                if fitting
+                else max(market.cells.by_type[r], key=lambda c: (loose[c], -c))
+            )
+            part = min(left, loose[cell])
+            taken[cell] = taken.get(cell, 0) + part
+            loose[cell] -= part
+            left -= part
+    return tuple(sorted(taken.items()))

@@ -13,11 +13,12 @@ import numpy as np
 from hadare.model.plans import ForkPlan, GangMember, RoundPlan, Snapshot
 from hadare.scheduling.decisions import Outcome, conclude
 from hadare.scheduling.division import quotas, slack
-from hadare.scheduling.eligibility import Cells, Floats, JobTable, job_table
+from hadare.scheduling.duals import completion_duals
+from hadare.scheduling.eligibility import Cells, JobTable, job_table
 from hadare.scheduling.placement import rounded
 from hadare.scheduling.policies.base import PATIENCE_ROUNDS, Memory, overdue, remember
 from hadare.scheduling.pricing import Curves, Occupancy
-from hadare.scheduling.sharing import Share, Sharing
+from hadare.scheduling.sharing import Line, Share, Sharing
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,20 +32,20 @@ class Hadare:
         # 1. what there is, and what it costs
         cells = Cells(snapshot.nodes)
         curves = Curves(cells, snapshot.prices)
-        table = job_table(snapshot.jobs, cells.types, snapshot.now_s)
+        table = job_table(snapshot.jobs, cells.types, snapshot.now_s, int(cells.capacity.sum()))
         # 2. who comes first
-        order = least_work_first(table, curves.reserve(cells))
-        sharing = Sharing(table, cells, Occupancy(cells, curves), snapshot.round_s)
+        line = least_work_first(table, cells)
+        sharing = Sharing(table, cells, Occupancy(cells, curves), snapshot.round_s, line)
         turn = overdue(table, sharing.usable_devices(), [1] * len(table.jobs), memory, self.patience)
         # 3. who gets which devices, by price and then what is left
-        sharing.serve(order, turn.rows)
+        sharing.serve(turn.rows)
         # 4. how many steps each fork may do, and why everyone got what he got
-        shares = [sharing.shares[row] for row in order if row in sharing.shares]
+        shares = [sharing.shares[row] for row in line.order if row in sharing.shares]
         forks = tuple(fork for share in shares for fork in _forks(share, cells))
         outcome = Outcome(
             snapshot=snapshot,
             cells=cells,
-            order=[table.jobs[row].job_id for row in order],
+            order=[table.jobs[row].job_id for row in line.order],
             forks=forks,
             refused=frozenset(share.job.job_id for share in shares if share.refused),
         )
@@ -52,20 +53,23 @@ class Hadare:
         return conclude(self.name, outcome), memory
 
 
-def least_work_first(table: JobTable, type_prices: Floats) -> list[int]:
-    """Rows by price-weighted work left, ``(min_r p_r · s/x_r + p_best · restart) / priority``; ties by id.
+def least_work_first(table: JobTable, cells: Cells) -> Line:
+    """Rows by price-weighted work left, ``(min_r p_r · s/x_r + p_best · restart) / urgency``; ties by id.
 
-    Work is counted at the types' prices, so that an hour on a scarce type is more than an hour on a plentiful one.
-    A job that holds no devices counts its restart as work: it pre-empts only if it gains more than that.
+    The prices p are the duals of the mean completion time: an hour on a scarce type is more than one on a plentiful
+    type. The urgency is the job's utility's, for most the priority weight. A job that holds no devices counts its
+    restart as work: it pre-empts only if it gains more than that.
     """
     if not table.jobs or not table.types:
-        return list(range(len(table.jobs)))
+        return Line(list(range(len(table.jobs))), np.full(len(table.jobs), np.inf), np.ones(len(table.types)))
     restart = np.array([0.0 if job.placed else job.restart_cost_s for job in table.jobs])
     seconds = np.full_like(table.rates, np.inf)
     np.divide(table.steps[:, None], table.rates, out=seconds, where=table.rates > 0)
-    work = (seconds * type_prices).min(axis=1) + restart * type_prices[table.rates.argmax(axis=1)]
-    keys = [rounded(value) for value in work / table.stake.weight]
-    return sorted(range(len(keys)), key=lambda row: (keys[row], table.jobs[row].job_id))
+    prices = completion_duals(seconds, cells.of_type.tolist())
+    work = (seconds * prices).min(axis=1) + restart * prices[table.rates.argmax(axis=1)]
+    work = np.divide(work, table.urgencies(), out=np.full_like(work, np.inf), where=table.urgencies() > 0)
+    keys = [rounded(value) for value in work.tolist()]
+    return Line(sorted(range(len(keys)), key=lambda row: (keys[row], row)), work, prices)
 
 
 def _forks(share: Share, cells: Cells) -> Sequence[ForkPlan]:
