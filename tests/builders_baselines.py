@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ def golden(name: str) -> Any:
 
 def tiresias_trace(times: int = 1) -> list[TraceJob]:
     """Tiresias' sample trace, its durations multiplied."""
-    rows = csv.DictReader((GOLDEN / "tiresias_trace_60.csv").read_text().splitlines())
+    text = resources.files("hadare.tables").joinpath("traces", "tiresias_60.csv").read_text(encoding="utf-8")
+    rows = csv.DictReader(text.splitlines())
     return [
         TraceJob(row["job"], int(row["submit_s"]), int(row["num_gpus"]), int(row["duration_s"]) * times) for row in rows
     ]

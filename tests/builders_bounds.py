@@ -10,19 +10,27 @@ import numpy as np
 from hypothesis import strategies as st
 
 from hadare.scheduling.bounds import Workload
-from hadare.tables.gavel import TYPES, GavelJob, rates_of
+from hadare.simulator.jobs import SimJob
+from hadare.simulator.rates import jobs_of, shipped_table
+from hadare.simulator.traces import read_trace
 
 Progress = tuple[int, ...]
 
 TWENTY_OF_EACH = np.array([20.0, 20.0, 20.0])
 
 
-def gavel_work(jobs: Sequence[GavelJob], *, forks: bool, width: bool = False) -> Workload:
-    """A trace on 20 devices of each type, at the rates of single devices (``forks``) or per device of the own gang."""
-    size = [1 if forks else job.gang for job in jobs]
-    rates = [[rates_of(job, g).packed.get(t, 0.0) / g for t in TYPES] for job, g in zip(jobs, size, strict=True)]
+TYPES = ("V100", "P100", "K80")
+
+
+def gavel_jobs(trace: str) -> tuple[SimJob, ...]:
+    """A shipped trace with Gavel's measured rates."""
+    return jobs_of(read_trace(trace), shipped_table(), TYPES)
+
+
+def gavel_work(jobs: Sequence[SimJob], *, forks: bool, width: bool = False) -> Workload:
+    """Jobs on 20 devices of each type, at the rates of single devices (``forks``) or of a rank of their own gang."""
     return Workload(
-        np.array(rates),
+        np.array([[job.rates(forks).get(t, 0.0) for t in TYPES] for job in jobs]),
         np.array([float(job.total_steps) for job in jobs]),
         TWENTY_OF_EACH,
         np.array([job.arrival_s for job in jobs]),
