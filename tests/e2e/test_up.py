@@ -1,9 +1,12 @@
-"""A cluster on one machine, used through the ``hadare`` command alone."""
+"""A cluster on one machine, used from outside: by the ``hadare`` command, and by the NATS protocol alone."""
 
+import hashlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import nats
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -43,6 +46,35 @@ def test_the_reported_metric_is_that_of_the_weights_that_one_gets(cluster: Local
     fetched = cluster.json("weights", "get", "reproduced", "-o", "weights.safetensors")
     assert fetched["version"] == job["version"]
     assert evaluated(spec, cluster.folder / "weights.safetensors") == pytest.approx(job["metrics"], rel=1e-5)
+
+
+async def test_the_nats_protocol_alone_is_enough(cluster: LocalCluster, started: Any) -> None:
+    spec = digits("protocol", 400)
+    connection = await nats.connect(started["nats_url"])
+
+    async def ask(verb: str, **question: Any) -> Any:
+        answer = await connection.request(f"hadare.api.v1.{verb}", json.dumps(question).encode(), timeout=10)
+        assert "Nats-Service-Error" not in (answer.headers or {}), answer.data
+        return json.loads(answer.data)
+
+    job_id = (await ask("jobs.submit", spec=spec, request_id="once"))["job_id"]
+    assert (await ask("jobs.submit", spec=spec, request_id="once")) == {
+        "job_id": job_id,
+        "name": "protocol",
+        "created": False,
+    }
+    events = await connection.subscribe((await ask("jobs.watch", job_id=job_id))["subject"])
+    while (job := await ask("jobs.get", job_id=job_id))["state"] != "completed":
+        await events.next_msg(timeout=60)
+    fetched = await ask("weights.get", job_id=job_id)
+    store = await connection.jetstream().object_store(fetched["bucket"])
+    data = (await store.get(fetched["weights"]["name"])).data
+    await connection.close()
+    assert data is not None
+    assert hashlib.sha256(data).hexdigest() == fetched["weights"]["sha256"]
+    path = cluster.folder / "protocol.safetensors"
+    path.write_bytes(data)
+    assert evaluated(spec, path) == pytest.approx(job["metrics"], rel=1e-5)
 
 
 def evaluated(spec: dict[str, Any], path: Path) -> dict[str, float]:
