@@ -14,7 +14,7 @@ from hadare.client import HadareClient
 from hadare.model.errors import Rejected, Unavailable
 from hadare.model.events import Event
 from hadare.model.jobs import JobState, ObjectRef
-from hadare.runtime.memory import MemoryHub
+from hadare.runtime.memory import MemoryHub, Parcel
 from hadare.runtime.virtual import run_virtually
 from hadare.wire import api, codec, subjects
 
@@ -33,8 +33,8 @@ async def tell(others: Others, job_id: str, what: str) -> None:
     await others.backplane.journal.append(Event(kind="job", id=job_id, what=what), f"{job_id}:{what}")
 
 
-def without_events(subject: str, _data: bytes) -> Sequence[float]:
-    return () if ".event.v1." in subject else (0.0,)
+def without_events(parcel: Parcel) -> Sequence[float]:
+    return () if ".event.v1." in parcel.subject else (0.0,)
 
 
 def test_a_watch_misses_nothing_although_every_wake_up_is_lost() -> None:
