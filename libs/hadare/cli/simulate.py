@@ -20,6 +20,7 @@ from hadare.model.errors import Rejected
 from hadare.scheduling.policies import policy_of
 from hadare.simulator.jobs import TraceRow
 from hadare.simulator.rates import read_table, shipped_table
+from hadare.simulator.report import write_report
 from hadare.simulator.schedule import read_schedule
 from hadare.simulator.settings import Costs, Settings, SimNode
 from hadare.simulator.study import Study, Watch, nodes_of, prepare, study
@@ -77,7 +78,7 @@ def simulate(
     with _watching(len(jobs), session.json) as watch:
         found = study(jobs, nodes, names, replace(settings, detail=report is not None), watch)
     if report is not None:
-        session.note(f"report: {_write(found, report, trace)}")
+        session.note(f"report: {write_report(found, report, trace)}")
     session.show(found.document(), lambda console: _print(console, found))
     if any(metrics.unfinished for metrics in found.metrics.values()):
         raise click.exceptions.Exit(ExitCode.NOT_WELL)
@@ -136,12 +137,6 @@ def _watching(jobs: int, quiet: bool) -> Iterator[Watch | None]:
             bar.update(shown[policy], completed=done, description=f"{policy} at {now_s / _HOUR_S:.0f} h")  # type: ignore[arg-type]
 
         yield watch
-
-
-def _write(found: Study, directory: Path, trace: str) -> Path:
-    from hadare.simulator.report import write_report
-
-    return write_report(found, directory, trace)
 
 
 def _print(console: Console, found: Study) -> None:

@@ -1,4 +1,4 @@
-"""Jobs of a simulation: what a trace says of them, and what is true of them and known to the world alone: rates, sizes."""
+"""Jobs of a simulation: what a trace says of them, and what is true of them, which only the world knows."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from hadare.model.errors import Rejected
 from hadare.scheduling.devices import canonical_type
 from hadare.simulator.engine import Simulation
 from hadare.simulator.jobs import SimJob, TraceRow
+from hadare.simulator.limits import limits_of
 from hadare.simulator.metrics import Metrics, metrics_of
 from hadare.simulator.rates import RateTable, jobs_of
 from hadare.simulator.record import Outcome
@@ -48,6 +49,8 @@ def study(
     policies: Iterable[str],
     settings: Settings,
     watch: Watch | None = None,
+    *,
+    bounds: bool = True,
 ) -> Study:
     """Runs every policy. Raises ``Rejected`` for one that is unknown."""
     if not nodes:
@@ -57,7 +60,8 @@ def study(
         told = None if watch is None else _told(watch, policy)
         outcomes[policy] = Simulation(jobs, nodes, policy, settings).run(told)
     metrics = {name: metrics_of(outcome) for name, outcome in outcomes.items()}
-    return Study(tuple(jobs), tuple(nodes), settings, outcomes, metrics, {})
+    limits = limits_of(jobs, devices_of(nodes)) if bounds else {}
+    return Study(tuple(jobs), tuple(nodes), settings, outcomes, metrics, limits)
 
 
 def prepare(rows: Iterable[TraceRow], table: RateTable, nodes: Sequence[SimNode]) -> tuple[SimJob, ...]:
