@@ -56,6 +56,7 @@ class _Record:
                 self._holders.setdefault(device_type, []).append(job)
         self._blockers_of: dict[tuple[str, ...], tuple[str, ...]] = {}
         self._kinds: dict[tuple[int, tuple[str, ...]], int] = {}
+        self._reasons: dict[object, _Reason] = {}
 
     def decisions(self) -> tuple[Decision, ...]:
         return tuple(self._decide(job) for job in sorted(self._o.snapshot.jobs, key=lambda job: job.job_id))
@@ -66,19 +67,23 @@ class _Record:
         if job.unready or job.steps_left == 0:
             return _idle(job)
         if not self._o.cells.keys:
-            return self._no(job, "no_nodes", "no node is ready", "start a node agent, or undrain a node")
+            return self._no(job, _Reason("no_nodes", "no node is ready", "start a node agent, or undrain a node"))
         able = _able(job, self._o.cells.types)
-        fault = self._misfit(job, able)
-        if fault is not None:
-            return fault
+        refused, needed = job.job_id in self._o.refused, self._o.devices_needed.get(job.job_id, 1)
+        key = (id(self._o.cells.mask(job)), able, refused, needed)
+        if key not in self._reasons:
+            self._reasons[key] = self._misfit(job, able, needed) or self._waits(able, refused)
+        return self._no(job, self._reasons[key])
+
+    def _waits(self, able: tuple[str, ...], refused: bool) -> _Reason:
+        """Why a job that would fit is not placed."""
         blockers = self._blockers(able)
-        if job.job_id in self._o.refused and not blockers:
-            return self._no(job, "price_too_high", _PRICE, "raise its priority, or wait until prices fall")
         message = f"the devices that it can use are taken by {len(blockers)} job{'s' * (len(blockers) != 1)} before it"
-        code: ReasonCode = "price_too_high" if job.job_id in self._o.refused else "waiting_for_capacity"
-        text = message if code == "waiting_for_capacity" else f"{_PRICE}; {message}"
-        remedy = "it is served once they end, when it has waited longest, or when nodes join"
-        return self._no(job, code, text, remedy, blockers[:MOST_BLOCKERS])
+        if not refused:
+            return _Reason("waiting_for_capacity", message, _NEXT, blockers[:MOST_BLOCKERS])
+        if not blockers:
+            return _Reason("price_too_high", _PRICE, "raise its priority, or wait until prices fall")
+        return _Reason("price_too_high", f"{_PRICE}; {message}", _NEXT, blockers[:MOST_BLOCKERS])
 
     def _chosen(self, job: JobView, forks: Sequence[ForkPlan]) -> Decision:
         devices = sum(member.count for fork in forks for member in fork.gang)
@@ -93,21 +98,20 @@ class _Record:
             payoff=sum(fork.payoff for fork in forks),
         )
 
-    def _misfit(self, job: JobView, able: tuple[str, ...]) -> Decision | None:
+    def _misfit(self, job: JobView, able: tuple[str, ...], needed: int) -> _Reason | None:
         """Reasons that no other job's end would change."""
         cells = self._o.cells
         devices = self._usable_devices(job, able)
         if devices < 0:
             reasons = sorted({f"{n}: {cells.why_not(job, n, t)}" for n, t in cells.keys})[:MOST_BLOCKERS]
             remedy = "relax the job's constraints, or add a node that meets them"
-            return self._no(job, "excluded_by_constraint", "every node is excluded: " + "; ".join(reasons), remedy)
+            return _Reason("excluded_by_constraint", "every node is excluded: " + "; ".join(reasons), remedy)
         if devices == 0:
             message = f"it cannot run on the device types of the nodes that it may use (here: {', '.join(cells.types)})"
-            return self._no(job, "fits_nowhere", message, "add a node of a type that it can run on")
-        needed = self._o.devices_needed.get(job.job_id, 1)
+            return _Reason("fits_nowhere", message, "add a node of a type that it can run on")
         if needed > devices:
             message = f"it asks for {needed} devices at once, and the ready nodes have {devices} that it can use"
-            return self._no(job, "fits_nowhere", message, "ask for a smaller gang, or add nodes")
+            return _Reason("fits_nowhere", message, "ask for a smaller gang, or add nodes")
         return None
 
     def _usable_devices(self, job: JobView, able: tuple[str, ...]) -> int:
@@ -129,17 +133,28 @@ class _Record:
             self._blockers_of[types] = tuple(sorted(found, key=lambda job_id: (self._position.get(job_id, 0), job_id)))
         return self._blockers_of[types]
 
-    def _no(self, job: JobView, code: ReasonCode, message: str, remedy: str, blockers: Sequence[str] = ()) -> Decision:
+    def _no(self, job: JobView, reason: _Reason) -> Decision:
         return Decision(
             job_id=job.job_id,
-            code=code,
-            message=message,
+            code=reason.code,
+            message=reason.message,
             position=self._position.get(job.job_id, 0),
-            blockers=tuple(blockers),
-            remedy=remedy,
+            blockers=reason.blockers,
+            remedy=reason.remedy,
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Reason:
+    """Why jobs of one kind are not placed."""
+
+    code: ReasonCode
+    message: str
+    remedy: str
+    blockers: tuple[str, ...] = ()
+
+
+_NEXT = "it is served once they end, when it has waited longest, or when nodes join"
 _PRICE = "at today's prices it is worth less than the devices it would hold"
 
 

@@ -7,6 +7,7 @@ that are worth less, and jobs move to better gangs, until nothing helps or the e
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import inf
 
 from hadare.scheduling.holding import Counts, Devices, Holding
 from hadare.scheduling.placement import Candidate, where
@@ -20,20 +21,29 @@ ASKED = 8
 """Jobs of a type that may be asked to leave for another: those that are worth least."""
 
 WORTHWHILE = 1e-9
+NEARLY = 1e-3
+"""A plan that is so near to the bound is not worth mending."""
 
 
 class Repair:
     """A plan being made: ``chosen`` by row. ``candidates`` are by row, best first; ``order``: who is served first."""
 
     def __init__(
-        self, candidates: Mapping[int, Sequence[Candidate]], order: Sequence[int], base: Holding, duals: Sequence[float]
+        self,
+        candidates: Mapping[int, Sequence[Candidate]],
+        order: Sequence[int],
+        base: Holding,
+        duals: Sequence[float],
+        bound: float = inf,
     ) -> None:
         self._candidates = candidates
         self._order = order
         self._duals = duals
+        self._bound = bound
         self.holding = base
         self.chosen: dict[int, Choice] = {}
         self._effort = EFFORT
+        self._gap = inf
 
     def run(self) -> None:
         """Build a plan and improve it."""
@@ -41,6 +51,10 @@ class Repair:
             self.respond(row)
         self.insert_all()
         for _ in range(4):
+            value = self.value()
+            self._gap = self._bound - value
+            if self._gap <= NEARLY * abs(value):
+                break
             better = self._exchange_all()
             better = self._move_all() or better
             better = self.insert_all() or better
@@ -80,7 +94,7 @@ class Repair:
     def respond(self, row: int) -> None:
         """The job's best response to the dual prices, if it is not worth less than they ask."""
         for candidate in self._candidates[row]:
-            if candidate.worth < sum(self._duals[r] * n for r, n in enumerate(candidate.counts) if n):
+            if self._reduced(candidate) < 0:
                 return
             places = where(candidate, self.holding)
             if places:
@@ -142,8 +156,12 @@ class Repair:
     def _exchange(self, row: int) -> bool:
         """Put the job in place of others, if all that becomes of it is worth more."""
         for candidate in self._candidates[row][:TRIED]:
+            if self._reduced(candidate) < -self._gap:
+                return False
             leaving = self._who_leaves(candidate)
             if leaving is None:
+                continue
+            if self._reduced(candidate) - sum(self._reduced(self.chosen[other][0]) for other in leaving) < -self._gap:
                 continue
             self._effort -= 1
             before = self.value()
@@ -160,6 +178,10 @@ class Repair:
             for other, choice in old.items():
                 self.put(other, choice)
         return False
+
+    def _reduced(self, candidate: Candidate) -> float:
+        """Worth less dual prices. Whoever departs from the best response by more than the gap is in no better plan."""
+        return candidate.worth - sum([self._duals[r] * n for r, n in enumerate(candidate.counts) if n])
 
     def _reinsert(self, rows: Sequence[int]) -> None:
         for row in rows:

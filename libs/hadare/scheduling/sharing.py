@@ -65,13 +65,13 @@ class Share:
     worth: float = 0.0
     refused: bool = False
 
-    def can_use(self, occupancy: Occupancy) -> Bools:
+    def can_use(self, joint_rates: Floats, occupancy: Occupancy) -> Bools:
         """Free cells in which one more fork would do at least one step of what is left."""
         forks = len(self.grants)
         if forks >= min(self.job.max_forks or self.job.steps_left, self.job.steps_left):
             return np.zeros_like(self.rates, dtype=np.bool_)
         worth = self.job.steps_left * self.rates >= self.total + self.rates
-        helps = self.joint_rates() > self.effective * (1 + TIE)
+        helps = joint_rates > self.effective * (1 + TIE)
         return np.asarray((self.rates > 0) & worth & helps & (occupancy.free > 0), dtype=np.bool_)
 
     def enough(self) -> bool:
@@ -93,9 +93,9 @@ class Share:
         more = self.effective_rates()
         return joint(self.job, self.total + more, np.maximum(self.fastest, more), len(self.grants) + 1, self.round_s)
 
-    def payoffs(self, occupancy: Occupancy) -> Floats:
+    def payoffs(self, joint_rates: Floats, occupancy: Occupancy) -> Floats:
         """What one more fork in each cell would add to the job's payoff: to its utility, less the device's price."""
-        left_s = self.job.steps_left / np.maximum(self.joint_rates(), 1e-30)
+        left_s = self.job.steps_left / np.maximum(joint_rates, 1e-30)
         worth = self.utility.value(self.stake, self.stake.age_s + left_s)
         return np.asarray(worth - self.worth - occupancy.price, dtype=np.float64)
 
@@ -195,13 +195,14 @@ class Sharing:
 
     def _grant(self, share: Share, *, priced: bool) -> bool:
         """Give the job its best next device; with ``priced`` only one whose payoff is positive."""
-        usable = share.can_use(self._occupancy)
+        joint_rates = share.joint_rates()
+        usable = share.can_use(joint_rates, self._occupancy)
         if not usable.any():
             return False
-        payoffs = np.where(usable, share.payoffs(self._occupancy), -np.inf)
+        payoffs = np.where(usable, share.payoffs(joint_rates, self._occupancy), -np.inf)
         acceptable = usable & (payoffs > 0) if priced else usable
-        last = acceptable & (share.joint_rates() >= share.needed()) & (self._crowded and not share.enough())
-        if last.any():
+        last = acceptable & (joint_rates >= share.needed())
+        if self._crowded and not share.enough() and last.any():
             acceptable = last & (self._type_prices <= self._type_prices[last].min() * (1 + TIE))
         elif priced:
             acceptable &= share.bargain >= share.asked

@@ -101,23 +101,28 @@ class _Round:
         self._place_anyway(first)
         window = self._window([row for row in queue if row not in self._placed], devices)
         candidates = self.gangs.candidates(window, self._duals, None if thorough else CANDIDATES)
-        repair = Repair(candidates, window, self._copy(), self._duals.tolist())
+        if not window:
+            return
+        relaxation = Relaxation([candidates[row] for row in window], self._market)
+        bound = relaxation.value(self._duals)[0] - float(self._duals @ self._holding.totals)
+        repair = Repair(candidates, window, self._copy(), self._duals.tolist(), bound)
         repair.run()
         chosen = repair.chosen
-        if thorough and window:
-            chosen = self._programme(candidates, repair) or chosen
+        if thorough:
+            chosen = self._programme(candidates, relaxation, repair) or chosen
         for row, choice in sorted(chosen.items()):
             self._put(row, choice)
         self._insert_others(queue, set(window))
 
-    def _programme(self, candidates: Mapping[int, Sequence[Candidate]], known: Repair) -> dict[int, Choice] | None:
+    def _programme(
+        self, candidates: Mapping[int, Sequence[Candidate]], relaxation: Relaxation, known: Repair
+    ) -> dict[int, Choice] | None:
         """What the dynamic programme finds, if it is better than the known plan."""
         rows = list(candidates)
-        queue = [candidates[row] for row in rows]
         value = known.value()
-        duals, _ = Relaxation(queue, self._market).improve(self._duals, value + self._holding.cost())
+        duals, _ = relaxation.improve(self._duals, value)
         told_apart = bool(self.gangs.restricted.any()) or any(self._table.jobs[row].placed for row in rows)
-        better, _ = Programme(queue, self._copy(), duals, told_apart).solve(value)
+        better, _ = Programme([candidates[row] for row in rows], self._copy(), duals, told_apart).solve(value)
         return None if better is None else {rows[position]: choice for position, choice in better.items()}
 
     def fill(self, queue: Sequence[int]) -> None:
