@@ -193,6 +193,7 @@ class Simulation:
             at = ready[-1][0]
             self._count(final, brought[final], at)
             self._live_through(last)
+            self._send(Ticked(at=last))  # the allocator's clock ticks all the time: states of nodes are never stale
             self._publish(final, last)
             return
         self._live_through(closed_s)
