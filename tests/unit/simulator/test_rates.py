@@ -56,11 +56,11 @@ def test_spread_is_what_the_table_says_of_gangs_over_servers() -> None:
 
 
 def test_a_job_that_can_run_on_no_type_is_refused_with_its_place() -> None:
-    with pytest.raises(Rejected, match="line 3.*ResNet-50"):
+    with pytest.raises(Rejected, match=r"line 3.*ResNet-50"):
         a_job(types=("K80",), model="ResNet-50", batch_size=128, gang=4, place="t.csv line 3")
 
 
 def test_a_bad_figure_of_a_table_is_refused_with_line_and_column() -> None:
     text = "model,batch_size_per_gpu,num_gpus,v100_steps_s\nLM,5,1,3.0\nLM,5,2,fast\n"
-    with pytest.raises(Rejected, match="t.csv line 3, column v100_steps_s"):
+    with pytest.raises(Rejected, match=r"t\.csv line 3, column v100_steps_s"):
         parse_table(text, "t.csv")

@@ -1,0 +1,102 @@
+"""One trace through the services on the memory backplane and through the simulator: the same plans."""
+
+from __future__ import annotations
+
+import pytest
+
+import builders_cluster
+from builders_cluster import BASE_RATE, Cluster
+from hadare.model.devices import NodeState, NodeStatus
+from hadare.model.plans import ForkPlan
+from hadare.runtime.memory import MemoryHub
+from hadare.runtime.virtual import run_virtually
+from hadare.simulator.engine import Simulation, forks_jobs
+from hadare.simulator.jobs import SimJob, record_of
+from hadare.simulator.settings import Settings, SimNode
+from hadare.wire import subjects
+
+NODES = (("n1", "V100"), ("n2", "P100"), ("n3", "V100"), ("n4", "K80"))
+SPEEDS = {"V100": 1.0, "P100": 0.7, "K80": 0.3}
+ROUND_S = 10.0
+Placed = tuple[str, int, str, str, int, int]
+
+
+def the_jobs() -> list[SimJob]:
+    rates = {kind: BASE_RATE * speed for kind, speed in SPEEDS.items()}
+    return [
+        SimJob(
+            job_id=f"job-{number}",
+            arrival_s=0.0,
+            model="a model",
+            batch_size=32,
+            total_steps=steps,
+            fork_rates=rates,
+            gang_rates=rates,
+        )
+        for number, steps in enumerate((900, 350, 2000, 620, 1400, 80))
+    ]
+
+
+def placed(fork: ForkPlan) -> Placed:
+    member = fork.gang[0]
+    return fork.job_id, fork.fork, member.node, member.type, member.count, fork.quota
+
+
+async def plans_of_the_services(policy: str) -> list[set[Placed]]:
+    """The allocator sees the nodes ready first, and then all jobs, each with its initial model, at once."""
+    cluster = Cluster(MemoryHub(), round_s=ROUND_S)
+    jobs = the_jobs()
+    await initial_models(cluster, jobs, policy)
+    cluster.start_allocator(policy)
+    states = cluster.hub.connect("user").table(subjects.NODE_STATES)
+    ready: set[str] = set()
+    async for change in states.watch():
+        if change.entry is not None and change.entry.record.reason == "":
+            ready.add(change.name)
+        if len(ready) == len(NODES):
+            break
+    for job in jobs:
+        await cluster.submit(record_of(job, forks_jobs(policy)))
+    cluster.start_tracker()
+    for job in jobs:
+        await cluster.until(job.job_id, lambda progress: progress.state.ended)
+    pages = sorted(await cluster.plans(), key=lambda page: page.round)
+    await cluster.stop()
+    return [{placed(fork) for fork in page.forks} for page in pages if page.forks]
+
+
+async def initial_models(cluster: Cluster, jobs: list[SimJob], policy: str) -> None:
+    """Jobs that a tracker has initialised before there was an allocator; their records are taken away again."""
+    cluster.start_pricing()
+    cluster.start_tracker()
+    states = cluster.hub.connect("allocator before").table(subjects.NODE_STATES)
+    for node, kind in NODES:
+        cluster.start_agent(node, kind)
+        await states.put(node, NodeStatus(node=node, state=NodeState.READY, reason="for the initial models"))
+    for job in jobs:
+        await cluster.submit(record_of(job, forks_jobs(policy)))
+    for job in jobs:
+        await cluster.until(job.job_id, lambda progress: progress.version == 0)
+    await cluster.kill("tracker")
+    records = cluster.hub.connect("user").table(subjects.JOBS)
+    for job in jobs:
+        await records.delete(job.job_id)
+
+
+def plans_of_the_simulator(policy: str) -> list[set[Placed]]:
+    plans: list[set[Placed]] = []
+    nodes = [SimNode(name=name, devices={kind: 1}) for name, kind in NODES]
+    settings = Settings(round_s=ROUND_S)
+    Simulation(
+        the_jobs(), nodes, policy, settings, lambda plan: plans.append({placed(fork) for fork in plan.forks})
+    ).run()
+    return [plan for plan in plans if plan]
+
+
+@pytest.mark.parametrize("policy", ["hadare", "hadar", "gavel", "tiresias", "yarn-cs"])
+def test_what_was_simulated_is_what_runs(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(builders_cluster, "relative_speed", SPEEDS.__getitem__)
+    live = run_virtually(plans_of_the_services(policy))
+    simulated = plans_of_the_simulator(policy)
+    assert len(live) > 5
+    assert simulated == live
