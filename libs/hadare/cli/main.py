@@ -7,7 +7,7 @@ import os
 import click
 
 from hadare import __version__
-from hadare.cli import cluster, doctor, jobs, machine, run, simulate, weights
+from hadare.cli import bench, cluster, doctor, jobs, machine, run, simulate, weights
 from hadare.cli.framework import Root
 from hadare.runtime import logs
 
@@ -27,6 +27,7 @@ COMMANDS = (
     *(machine.up, machine.down, cluster.status, doctor.doctor, machine.demo, run.run),
     *(jobs.submit, jobs.jobs, jobs.job, jobs.watch, jobs.logs, jobs.cancel, jobs.pause, jobs.resume, jobs.delete),
     *(cluster.nodes, cluster.drain, cluster.undrain, cluster.prices, cluster.rounds, weights.weights),
+    bench.bench,
     *(simulate.simulate,),
 )
 for _command in COMMANDS:

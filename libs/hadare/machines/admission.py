@@ -17,21 +17,17 @@ from typing import Any, Literal
 
 import msgspec
 
-from hadare.machines.validation import Fault, faults_of, join, read, refuse
+from hadare.machines.belongings import faults_of_belongings
+from hadare.machines.validation import Fault, faults_of, join, nearest, read, refuse
 from hadare.model.errors import Rejected
 from hadare.model.fields import JobId, Sha256, Text
-from hadare.model.jobs import Desired, JobRecord, JobSpec, JobState
+from hadare.model.jobs import Desired, JobRecord, JobSpec, JobState, ObjectRef
+from hadare.scheduling.utility import needs_deadline, utility_names
 
 MAX_SPEC_BYTES = 256 * 1024
 MAX_REQUEST_ID = 256
 _MAX_ENV_VALUE = 4096
 
-_RESERVED = {
-    "code": "sending code along is not supported yet; install the package on the agents and name it in 'workload'",
-    "start_from": "starting from existing weights is not supported yet; leave it out",
-    "requirements": "installing requirements is not supported yet; install them on the agents",
-    "data": "declaring data is not supported yet; give the agents the data and name its place in 'config'",
-}
 _JOB_ID = re.compile(r"^j[a-z2-7]{16}$")
 _ENV_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")
 
@@ -60,12 +56,7 @@ def check_spec(raw: object, path: str = "") -> list[Fault]:
     """Every fault of a job's spec as a user wrote it."""
     if not isinstance(raw, Mapping):
         return list(faults_of(raw, JobSpec, path))
-    known = {name: value for name, value in raw.items() if name not in _RESERVED}
-    return [
-        *(Fault(join(path, name), _RESERVED[name]) for name in raw if name in _RESERVED),
-        *faults_of(known, JobSpec, path),
-        *_beyond_types(known, path),
-    ]
+    return [*faults_of(raw, JobSpec, path), *_beyond_types(raw, path), *faults_of_belongings(raw, path)]
 
 
 def read_spec(raw: object, what: str = "spec") -> JobSpec:
@@ -104,12 +95,17 @@ def name_of(spec: JobSpec, request_id: str) -> str:
     return f"{slug}-{_base32(request_key(request_id), 6)}"
 
 
-def intent_of(spec: JobSpec, request_id: str, *, submitted_at: float, traceparent: str) -> SubmitIntent:
-    """All that a submission will write, decided at once."""
+def intent_of(
+    spec: JobSpec, request_id: str, *, submitted_at: float, traceparent: str, start: ObjectRef | None = None
+) -> SubmitIntent:
+    """All that a submission will write, decided at once. ``start``: what ``start_from`` was found to be.
+
+    The digest is of what the user wrote: the same request means the same, whatever the newest version is by then.
+    """
     record = JobRecord(
         job_id=job_id_of(request_id),
         name=name_of(spec, request_id),
-        spec=spec,
+        spec=dataclasses.replace(spec, start_object=start),
         request_id=request_id,
         digest=digest_of(spec),
         submitted_at=submitted_at,
@@ -172,6 +168,7 @@ def _beyond_types(raw: Mapping[Any, Any], path: str) -> Iterator[Fault]:
     """What types cannot say."""
     if isinstance(raw.get("name"), str) and _JOB_ID.match(raw["name"]):
         yield Fault(join(path, "name"), "looks like a job's identifier; choose another name")
+    yield from _of_utility(raw, path)
     if isinstance(raw.get("until"), Mapping):
         yield from _of_until(raw["until"], join(path, "until"))
     env = raw.get("env")
@@ -182,6 +179,15 @@ def _beyond_types(raw: Mapping[Any, Any], path: str) -> Iterator[Fault]:
             yield Fault(
                 join(join(path, "env"), str(name)[:64]), f"at most {_MAX_ENV_VALUE} characters, none of them NUL"
             )
+
+
+def _of_utility(raw: Mapping[Any, Any], path: str) -> Iterator[Fault]:
+    name = raw.get("utility")
+    if isinstance(name, str) and name not in utility_names():
+        known = ", ".join(utility_names())
+        yield Fault(join(path, "utility"), f"must be one of {known}; is {name[:64]!r}{nearest(name, utility_names())}")
+    elif isinstance(name, str) and needs_deadline(name) and raw.get("deadline") is None:
+        yield Fault(join(path, "deadline"), f"is needed by the utility {name}: seconds after the submission")
 
 
 def _of_until(until: Mapping[Any, Any], path: str) -> Iterator[Fault]:

@@ -31,6 +31,9 @@ WorkloadName = Annotated[
 ]
 
 
+Name = Annotated[str, Meta(min_length=1, max_length=512)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constraints:
     """Where a job may run. Empty means anywhere."""
@@ -63,6 +66,8 @@ class JobSpec:
     """The job file (YAML or the API's ``spec``). Immutable once accepted.
 
     ``batch_size`` is samples per step; ``total_steps`` the budget in steps of the whole job, summed over forks.
+    ``code`` is a bundle's hash, ``start_from`` names version 0's weights, and ``start_object`` is what the gateway has
+    found under that name (users do not write it).
     """
 
     name: JobId | None = None
@@ -75,7 +80,7 @@ class JobSpec:
     max_forks: Annotated[int, Meta(ge=1, le=4096)] | None = None
     min_fork_share: Fraction = 0.0
     fork_after: Annotated[int, Meta(ge=0, le=10**6)] = 0
-    utility: Literal["throughput", "least_remaining_work"] = "throughput"
+    utility: Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]*$", max_length=64)] = "throughput"
     priority: Annotated[float, Meta(gt=0, le=1000)] = 1.0
     deadline: Annotated[float, Meta(gt=0)] | None = None
     constraints: Constraints = field(default_factory=Constraints)
@@ -85,6 +90,11 @@ class JobSpec:
     consolidation: ConsolidationSpec = field(default_factory=ConsolidationSpec)
     evaluate_every_rounds: Annotated[int, Meta(ge=1, le=10**6)] = 1
     env: Annotated[dict[str, str], Meta(max_length=128)] = field(default_factory=dict)
+    code: Sha256 | None = None
+    requirements: Annotated[tuple[Name, ...], Meta(max_length=128)] = ()
+    data: Annotated[tuple[Name, ...], Meta(max_length=128)] = ()
+    start_from: Name | None = None
+    start_object: ObjectRef | None = None
 
 
 class Desired(StrEnum):

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hadare.model.devices import NodeState
 from hadare.model.plans import JobView, NodeView
 from hadare.scheduling.devices import canonical_type, spec_of
-from hadare.scheduling.utility import F, Stake, urgency_of, utility_of
+from hadare.scheduling.utility import DEFAULT, F, Stake, urgency_of, utility_names, utility_of
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -163,7 +163,10 @@ def job_table(jobs: Iterable[JobView], types: Sequence[str], now_s: float, devic
         fair_s=ideal_s * max(1.0, float(gang.sum()) / max(devices, 1)) if devices else ideal_s,
         deadline_s=_column(inf if job.deadline_s is None else job.deadline_s for job in rows),
     )
-    kinds = tuple(sorted({job.utility for job in rows}))
+    # Admission refuses names that nobody knows; one that only this process lacks must not stop the round.
+    known = frozenset(utility_names())
+    names = [job.utility if job.utility in known else DEFAULT for job in rows]
+    kinds = tuple(sorted(set(names)))
     return JobTable(
         jobs=rows,
         types=tuple(types),
@@ -173,7 +176,7 @@ def job_table(jobs: Iterable[JobView], types: Sequence[str], now_s: float, devic
         gang=gang,
         restart_s=_column(job.restart_cost_s for job in rows),
         stake=stake,
-        kind=np.array([kinds.index(job.utility) for job in rows], dtype=np.int64),
+        kind=np.array([kinds.index(name) for name in names], dtype=np.int64),
         kinds=kinds,
     )
 

@@ -259,7 +259,7 @@ class Sharing:
         return Share(
             job=job,
             stake=self._table.stake_rows(row),
-            utility=utility_of(job.utility),
+            utility=utility_of(self._table.kinds[self._table.kind[row]]),
             rates=self._rates[row],
             bargain=self._bargain[row, self._cells.type_of],
             asked=self._asked[row, self._cells.type_of],

@@ -17,6 +17,7 @@ from hadare.model.errors import Rejected
 F = TypeVar("F", float, NDArray[np.float64])
 """A utility is written once and serves one job (floats) or many (arrays)."""
 
+DEFAULT = "throughput"
 HOUR_S = 3600.0
 LEAST_S = 1e-6
 
@@ -51,7 +52,7 @@ class Utility(Protocol):
 class NormalisedThroughput:
     """``w · W · d*/d``: the effective throughput relative to the ideal one (DESIGN §5, the paper's default)."""
 
-    name = "throughput"
+    name = DEFAULT
 
     def value(self, stake: Stake[F], finish_s: F) -> F:
         return stake.weight * stake.gang * stake.ideal_s / finish_s
@@ -102,6 +103,7 @@ class SoftDeadline:
     """
 
     name = "deadline"
+    needs_deadline = True
 
     def value(self, stake: Stake[F], finish_s: F) -> F:
         late_s = _at_least(finish_s - stake.deadline_s, 0.0)
@@ -112,6 +114,7 @@ class HardDeadline:
     """``w · W · u`` until the deadline, nothing after it: a job that cannot make it is placed on leftovers only."""
 
     name = "hard_deadline"
+    needs_deadline = True
 
     def value(self, stake: Stake[F], finish_s: F) -> F:
         in_time = cast(F, np.asarray(finish_s <= stake.deadline_s, dtype=np.float64))
@@ -161,6 +164,11 @@ def utility_of(name: str) -> Utility:
     except KeyError:
         known = ", ".join(utility_names())
         raise Rejected(400, f"unknown utility '{name}': known are {known}") from None
+
+
+def needs_deadline(name: str) -> bool:
+    """Whether a job of that utility must have a deadline: what the utility's ``needs_deadline`` says, if it has one."""
+    return bool(getattr(utility_of(name), "needs_deadline", False))
 
 
 def utility_names() -> tuple[str, ...]:

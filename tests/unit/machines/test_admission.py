@@ -94,7 +94,15 @@ def test_a_config_may_not_be_too_deep() -> None:
 
 
 def test_a_wrong_choice_names_the_right_ones() -> None:
-    assert "throughput, least_remaining_work" in faults(a_spec(utility="speed"))["utility"]
+    message = faults(a_spec(utility="least_work"))["utility"]
+    assert "hard_deadline, least_remaining_work, makespan, throughput" in message
+    assert "did you mean 'least_remaining_work'" in message
+
+
+def test_every_registered_utility_is_accepted_and_some_need_a_deadline() -> None:
+    assert faults(a_spec(utility="finish_time_fairness")) == {}
+    assert faults(a_spec(utility="hard_deadline", deadline=3600)) == {}
+    assert "hard_deadline" in faults(a_spec(utility="hard_deadline"))["deadline"]
 
 
 def test_a_truth_value_is_no_number() -> None:
