@@ -9,7 +9,7 @@ import pytest
 from hadare.model.errors import Rejected
 from hadare.model.jobs import ObjectRef
 from hadare.runtime.bus import Backplane
-from hadare.wire.subjects import WEIGHTS
+from hadare.wire.subjects import CODE, WEIGHTS
 
 
 def folder_names(folder: Path) -> list[str]:
@@ -66,6 +66,13 @@ async def test_what_was_deleted_is_404(plane: Backplane, tmp_path: Path) -> None
     with pytest.raises(Rejected) as refused:
         await objects.get(ref, tmp_path / "copy")
     assert refused.value.code == 404
+
+
+async def test_an_object_is_found_by_its_name_alone(plane: Backplane, other: Backplane, tmp_path: Path) -> None:
+    ref = await plane.objects(CODE).put(a_file(tmp_path, 3000), "a")
+    assert await other.objects(CODE).find(ref.name) == ref
+    assert await other.objects(CODE).find("a." + "0" * 64) is None
+    assert await other.objects(WEIGHTS).find(ref.name) is None
 
 
 async def test_deleting_what_is_not_there_is_no_error(plane: Backplane) -> None:

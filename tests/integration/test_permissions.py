@@ -107,6 +107,10 @@ PUBLISH = [
     ("client", "c1.api.v1.jobs.submit", True),
     ("client", "$KV.c1_jobs.job.a", False),
     ("client", "$O.c1_weights.M.x", False),
+    ("client", "$O.c1_code.M.x", True),
+    ("client", "$JS.API.STREAM.PURGE.OBJ_c1_code", False),
+    ("gateway", "$JS.API.STREAM.PURGE.OBJ_c1_code", True),
+    ("n1", "$O.c1_code.M.x", False),
     ("client", "$JS.API.STREAM.DELETE.KV_c1_jobs", False),
     ("client", "hadare.api.v1.jobs.submit", False),
 ]

@@ -84,6 +84,14 @@ class Objects(Protocol):
 
     async def names(self) -> list[str]: ...
 
+    async def find(self, name: str) -> ObjectRef | None:
+        """What the object is, as whoever stored it has said; its content is checked by ``get``."""
+        ...
+
+    async def collect_garbage(self, min_age_s: float) -> int:
+        """Removes what uploads that died have left behind, if it is older; says of how many."""
+        ...
+
 
 class Journal(Protocol):
     """The streams ``events`` and ``logs``: append-only, with a stated retention."""

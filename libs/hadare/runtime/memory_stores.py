@@ -128,6 +128,17 @@ class MemoryObjects:
         await asyncio.sleep(0)
         return sorted(self._held)
 
+    async def find(self, name: str) -> ObjectRef | None:
+        await asyncio.sleep(0)
+        data = self._held.get(name)
+        return None if data is None else ObjectRef(name=name, sha256=hashlib.sha256(data).hexdigest(), bytes=len(data))
+
+    async def collect_garbage(self, min_age_s: float) -> int:
+        """Nothing is ever stored in part."""
+        del min_age_s
+        await asyncio.sleep(0)
+        return 0
+
 
 class MemoryJournal:
     """``Journal`` of a hub."""

@@ -87,6 +87,10 @@ class NatsObjects:
     async def names(self) -> list[str]:
         return sorted(meta["name"] for meta in await self._descriptions())
 
+    async def find(self, name: str) -> ObjectRef | None:
+        meta = await self._described(name)
+        return None if meta is None else _ref_of(name, meta)
+
     async def collect_garbage(self, min_age_s: float) -> int:
         """Removes chunks that no object owns and that nobody has added to for ``min_age_s``; says of how many uploads.
 
@@ -173,6 +177,8 @@ class NatsObjects:
                 if chunk is not None:
                     await asyncio.to_thread(_keep, chunk, file, digest)
                     left, progress = left - 1, loop.time()
+                    if file.tell() > int(meta["size"]):
+                        raise Rejected(404, f"object '{meta['name']}' is longer than it says")
                 elif await self._described(meta["name"]) is None:
                     raise Rejected(404, f"object '{meta['name']}' was deleted while it was read")
                 elif loop.time() - progress > STALL_S:
@@ -213,6 +219,11 @@ def _meta_of(stored: Stored) -> dict[str, Any] | None:
     if not isinstance(meta, dict) or meta.get("deleted") or not meta.get("nuid") or not meta.get("name"):
         return None
     return meta
+
+
+def _ref_of(name: str, meta: dict[str, Any]) -> ObjectRef | None:
+    size = meta.get("size")
+    return ObjectRef(name=name, sha256=name.rpartition(".")[2], bytes=size) if isinstance(size, int) else None
 
 
 def _in_order(sequence: int, last: int) -> int:

@@ -13,7 +13,7 @@ from hadare.model.errors import Unavailable
 from hadare.runtime.backoff import retrying
 from hadare.runtime.nats_errors import ApiError
 from hadare.runtime.nats_link import Link
-from hadare.wire.subjects import BUCKETS, WEIGHTS
+from hadare.wire.subjects import BUCKETS, CODE, WEIGHTS
 
 log = structlog.get_logger("hadare.nats")
 
@@ -29,7 +29,8 @@ LOGS_MAX_AGE_S = 7 * _DAY_S
 EVENTS_DUPLICATE_WINDOW_S = 600
 
 SHARES = {
-    "weights": 0.79,
+    "weights": 0.74,
+    "code": 0.05,
     "progress": 0.05,
     "rounds": 0.04,
     "events": 0.04,
@@ -88,10 +89,9 @@ def declarations(prefix: str, capacity_bytes: int, replicas: int) -> list[dict[s
     wanted = [
         stream(bucket, names.kv_stream(bucket), [f"$KV.{names.kv(bucket)}.>"], **_KEY_VALUE) for bucket in BUCKETS
     ]
-    weights = names.objects(WEIGHTS)
-    wanted.append(
-        stream("weights", names.objects_stream(WEIGHTS), [f"$O.{weights}.C.>", f"$O.{weights}.M.>"], **_OBJECT_STORE)
-    )
+    for bucket in (WEIGHTS, CODE):
+        held = [f"$O.{names.objects(bucket)}.{kind}.>" for kind in ("C", "M")]
+        wanted.append(stream(bucket, names.objects_stream(bucket), held, **_OBJECT_STORE))
     wanted.append(
         stream(
             "events",

@@ -12,7 +12,7 @@ from typing import Any
 from hadare.runtime.nats_streams import Names
 from hadare.runtime.seeds import inbox_prefix
 from hadare.wire import subjects
-from hadare.wire.subjects import BUCKETS, WEIGHTS
+from hadare.wire.subjects import BUCKETS, CODE, WEIGHTS
 
 REPLIES = {"max": 1, "expires": "10m"}
 """One answer to each question, within the longest that a question is waited for (a round's close consolidates)."""
@@ -39,7 +39,8 @@ class Roles:
             publish=[
                 *self._writes("jobs", "node_wishes"),
                 *self._reads_state(),
-                *self._reads(self._names.events, self._names.logs, self._weights),
+                *self._reads(self._names.events, self._names.logs, self._weights, self._code),
+                f"$JS.API.STREAM.PURGE.{self._code}",
                 *self._declares(),
                 *self._own("event.v1.job.>", "event.v1.node.>"),
                 "$SRV.>",
@@ -79,7 +80,7 @@ class Roles:
                 *self._writes("progress"),
                 *self._reads_state(),
                 *self._reads(self._weights),
-                *self._writes_objects(),
+                *self._writes_objects(WEIGHTS),
                 f"$JS.API.STREAM.PURGE.{self._weights}",
                 *self._on(subjects.GRANT, subjects.REVOKE),
                 *self._own("event.v1.job.>"),
@@ -88,14 +89,14 @@ class Roles:
         )
 
     def node(self, node: str) -> Permissions:
-        """A node agent: its inventory, its messages, its results; of what others wrote it reads only the weights."""
+        """A node agent: its inventory, its messages, its results; it reads only weights and code of what others wrote."""
         return self._user(
             node,
             publish=[
                 f"$KV.{self._names.kv('nodes')}.{node}",
                 f"$JS.API.STREAM.MSG.GET.{self._names.kv_stream('nodes')}",
-                *self._reads(self._weights),
-                *self._writes_objects(),
+                *self._reads(self._weights, self._code),
+                *self._writes_objects(WEIGHTS),
                 *self._on(subjects.HEARTBEAT, subjects.STEP_REPORT, subjects.RESULT, node=node),
                 *self._own(f"event.v1.node.{node}.>", "log.v1.>"),
             ],
@@ -103,10 +104,18 @@ class Roles:
         )
 
     def client(self) -> Permissions:
-        """People and their programs: the message API, the events and reports to watch, the weights to read."""
+        """People and their programs: the message API, events and reports to watch, weights to read, code to send.
+
+        What is sent along is found by its content's hash, so nobody can put something else in its place unseen.
+        """
         return self._user(
             "client",
-            publish=[*self._own("api.v1.>"), *self._reads(self._weights), "$SRV.>"],
+            publish=[
+                *self._own("api.v1.>"),
+                *self._reads(self._weights, self._code),
+                *self._writes_objects(CODE),
+                "$SRV.>",
+            ],
             subscribe=[
                 *self._own("event.v1.>", "log.v1.>"),
                 *self._on(subjects.STEP_REPORT, subjects.PRICES_CHANGED),
@@ -121,6 +130,10 @@ class Roles:
     def _weights(self) -> str:
         return self._names.objects_stream(WEIGHTS)
 
+    @property
+    def _code(self) -> str:
+        return self._names.objects_stream(CODE)
+
     def _user(self, user: str, publish: Iterable[str], subscribe: Iterable[str]) -> Permissions:
         """Everybody may look for services; a client is none, and does not answer for one."""
         hears = [*subscribe, f"{inbox_prefix(user)}.>", *(["$SRV.>"] if user != "client" else [])]
@@ -133,14 +146,15 @@ class Roles:
         return [f"{self.prefix}.{subject}" for subject in subjects]
 
     def _declares(self) -> list[str]:
-        streams = [*map(self._names.kv_stream, BUCKETS), self._names.events, self._names.logs, self._weights]
+        streams = [*map(self._names.kv_stream, BUCKETS), self._names.events, self._names.logs]
+        streams += [self._weights, self._code]
         return [f"$JS.API.STREAM.{verb}.{stream}" for stream in streams for verb in ("CREATE", "UPDATE")]
 
     def _writes(self, *buckets: str) -> list[str]:
         return [f"$KV.{self._names.kv(bucket)}.>" for bucket in buckets]
 
-    def _writes_objects(self) -> list[str]:
-        name = self._names.objects(WEIGHTS)
+    def _writes_objects(self, bucket: str) -> list[str]:
+        name = self._names.objects(bucket)
         return [f"$O.{name}.C.*", f"$O.{name}.M.*"]
 
     def _reads_state(self) -> list[str]:

@@ -118,3 +118,6 @@ BUCKETS = ("jobs", "progress", "nodes", "node_wishes", "node_states", "prices", 
 
 WEIGHTS = "weights"
 """The object store of versions and fork results."""
+
+CODE = "code"
+"""The object store of what users send along: code bundles (label ``code``) and first weights (label ``weights``)."""

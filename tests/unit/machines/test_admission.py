@@ -72,11 +72,6 @@ def test_until_needs_a_metric_and_exactly_one_bound(until: dict[str, Any], path:
     assert set(faults(a_spec(until=until))) == {path}
 
 
-@pytest.mark.parametrize("field", ["code", "start_from", "requirements", "data"])
-def test_a_field_that_is_not_supported_yet_is_refused_by_name(field: str) -> None:
-    assert "not supported yet" in faults(a_spec(**{field: "x"}))[field]
-
-
 def test_a_number_that_is_not_finite_is_a_fault_wherever_it_is() -> None:
     found = faults(a_spec(priority=float("nan"), config={"a": {"b": [1.0, float("inf")]}}))
     assert set(found) == {"priority", "config.a.b[1]"}

@@ -68,7 +68,7 @@ def test_every_bucket_and_store_is_declared_on_disk_with_a_limit() -> None:
     configs = {config["name"]: config for config in declarations("c1", 2**30, 3)}
     names = Names("c1")
     expected = {names.kv_stream(bucket) for bucket in BUCKETS}
-    expected |= {names.objects_stream(WEIGHTS), names.events, names.logs}
+    expected |= {names.objects_stream(WEIGHTS), names.objects_stream(CODE), names.events, names.logs}
     assert set(configs) == expected
     assert {config["storage"] for config in configs.values()} == {"file"}
     assert {config["num_replicas"] for config in configs.values()} == {3}
