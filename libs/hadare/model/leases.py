@@ -72,10 +72,14 @@ class Lease:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseAnswer:
-    """An agent's answer to a lease. Refusals carry a reason that the allocator records."""
+    """An agent's answer to a lease. Refusals carry a reason that the allocator records.
+
+    ``incarnation``: the life of the agent that answers; what it has accepted dies with it.
+    """
 
     accepted: bool
     reason: Text = ""
+    incarnation: Text = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,12 +114,17 @@ FailureKind = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why a lease failed. ``node_specific``: the job may well run elsewhere (missing import, data, memory)."""
+    """Why a lease failed. ``node_specific``: the job may well run elsewhere (missing import, data, memory).
+
+    ``type_specific``: any device of this type would fail so, on every node; devices of other types may not (their memory
+    is too small for the job).
+    """
 
     kind: FailureKind
     message: Text
     tail: LongText = ""
     node_specific: bool = False
+    type_specific: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

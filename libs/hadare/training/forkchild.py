@@ -22,6 +22,7 @@ import torch
 
 from hadare.model.leases import Failure, FailureKind
 from hadare.training import linux
+from hadare.training.granted import Grant, NotFinite, Standing, Trained
 from hadare.training.protocol import (
     COMMANDS,
     Command,
@@ -42,10 +43,13 @@ from hadare.training.protocol import (
 )
 from hadare.training.task import WorkloadError
 from hadare.training.tensorfile import WeightsError
-from hadare.training.trainer import Grant, NotFinite, Standing, Trained, Trainer
-from hadare.training.weights import FileMeta, load_state, save_state
+from hadare.training.weights import FileMeta
+from hadare.training.worker import Worker, build_worker, check_finite
 
 _TAIL_CHARACTERS = 8000
+# What torch says when memory is short without raising its own exception for it.
+_HOST_ALLOCATOR = "DefaultCPUAllocator"
+_MEMORY_SIGNS = (_HOST_ALLOCATOR, "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
 
 
 class BadBase(Exception):
@@ -131,36 +135,49 @@ def _report(channel: Channel, failure: Failure) -> None:
 
 
 def failure_of(error: BaseException) -> Failure:
-    """What an exception of a fork means to its job."""
+    """What an exception of a fork means to its job.
+
+    A device's memory is the same on every device of its type; the host's, which emulated devices use, is the node's.
+    """
     tail = "".join(traceback.format_exception(error))[-_TAIL_CHARACTERS:]
     if isinstance(error, WorkloadError):
         return error.failure
-    kind: FailureKind = "exception"
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        kind = "out_of_memory"
-    elif isinstance(error, NotFinite):
-        kind = "not_finite"
-    elif isinstance(error, ImportError):
-        kind = "import"
-    elif isinstance(error, BadBase):
-        kind = "fetch"
+    kind = _kind_of(error)
     message = f"{type(error).__name__}: {error}"[:4096]
-    return Failure(kind=kind, message=message, tail=tail, node_specific=kind in ("import", "out_of_memory"))
+    of_type = kind == "out_of_memory" and not _of_host(error)
+    of_node = kind in ("import", "out_of_memory") and not of_type
+    return Failure(kind=kind, message=message, tail=tail, node_specific=of_node, type_specific=of_type)
+
+
+def _kind_of(error: BaseException) -> FailureKind:
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return "out_of_memory"
+    if isinstance(error, RuntimeError) and any(sign in str(error) for sign in _MEMORY_SIGNS):
+        return "out_of_memory"
+    if isinstance(error, NotFinite):
+        return "not_finite"
+    if isinstance(error, ImportError):
+        return "import"
+    return "fetch" if isinstance(error, BadBase | WeightsError) else "exception"
+
+
+def _of_host(error: BaseException) -> bool:
+    return isinstance(error, MemoryError) or _HOST_ALLOCATOR in str(error)
 
 
 def _serve(request: Spawn, channel: Channel, begun: float) -> int:
     spec = request.spec
-    trainer = Trainer(spec.workload, spec.config, spec.batch_size, spec.seed, spec.device)
+    worker = build_worker(spec.workload, spec.config, spec.batch_size, spec.seed, spec.device)
     channel.send(Ready(seconds=time.monotonic() - begun))
     while True:
         match command := channel.next():
             case Init():
-                channel.send(_init(trainer, command))
+                channel.send(_init(worker, command))
             case Train():
-                channel.send(_train(trainer, command, channel))
+                channel.send(_train(worker, command, channel))
             case Evaluate():
-                _load(trainer, command.base)
-                channel.send(Evaluated(metrics=trainer.evaluate()))
+                _load(worker, command.base)
+                channel.send(Evaluated(metrics=worker.evaluate()))
                 channel.send(Done(reason=None))
             case Stop():
                 continue
@@ -168,20 +185,20 @@ def _serve(request: Spawn, channel: Channel, begun: float) -> int:
                 return 0
 
 
-def _init(trainer: Trainer, command: Init) -> Done:
+def _init(worker: Worker, command: Init) -> Done:
     out = Path(command.out)
-    written = save_state(out, trainer.model, trainer.optimizer, FileMeta(scaler=_scale(trainer)))
+    written = worker.save(out)
     return Done(out=command.out, sha256=written.sha256, bytes=written.bytes)
 
 
-def _train(trainer: Trainer, command: Train, channel: Channel) -> Done:
+def _train(worker: Worker, command: Train, channel: Channel) -> Done:
     deadline = time.monotonic() + command.remaining_s
     phases = _Phases()
-    _load(trainer, command.base)
+    _load(worker, command.base)
     phases.end("load")
     if command.evaluate_base:
         channel.send(Progress(phase="evaluating"))
-        channel.send(Evaluated(metrics=trainer.evaluate()))
+        channel.send(Evaluated(metrics=worker.evaluate()))
         phases.end("evaluate")
     grant = Grant(
         quota=command.quota,
@@ -193,12 +210,11 @@ def _train(trainer: Trainer, command: Train, channel: Channel) -> Done:
         report_interval_s=command.report_interval_s,
     )
     channel.send(Progress(phase="training"))
-    trained = trainer.train(grant, channel.stop_asked, lambda standing: channel.send(_progress(standing)))
+    trained = worker.train(grant, channel.stop_asked, lambda standing: channel.send(_progress(standing)))
     phases.end("train")
     channel.send(Progress(phase="handing_back", steps=trained.steps, steps_per_s=trained.steps_per_s))
-    _check_finite(trainer)
-    meta = FileMeta(base=command.base_sha256, scaler=_scale(trainer), user={"steps": trained.steps})
-    written = save_state(Path(command.out), trainer.model, trainer.optimizer, meta)
+    check_finite(worker.model)
+    written = worker.save(Path(command.out), FileMeta(base=command.base_sha256, user={"steps": trained.steps}))
     phases.end("save")
     return _done(trained, command.out, written.sha256, written.bytes, phases.ms)
 
@@ -220,26 +236,15 @@ def _done(trained: Trained, out: str, sha256: str, size: int, phases_ms: dict[st
 
 
 def _progress(standing: Standing) -> Progress:
-    return Progress(phase="training", steps=standing.steps, loss=standing.loss, steps_per_s=standing.steps_per_s)
+    loss = standing.loss if math.isfinite(standing.loss) else None
+    return Progress(phase="training", steps=standing.steps, loss=loss, steps_per_s=standing.steps_per_s)
 
 
-def _load(trainer: Trainer, base: str) -> None:
-    try:
-        meta = load_state(Path(base), trainer.model, trainer.optimizer)
-    except WeightsError as error:
-        raise BadBase(f"cannot load {Path(base).name}: {error}") from error
-    if trainer.scaler.is_enabled() and meta.scaler > 0:
-        trainer.scaler.load_state_dict({**trainer.scaler.state_dict(), "scale": meta.scaler, "_growth_tracker": 0})
-
-
-def _scale(trainer: Trainer) -> float:
-    return float(trainer.scaler.get_scale()) if trainer.scaler.is_enabled() else 0.0
-
-
-def _check_finite(trainer: Trainer) -> None:
-    for name, tensor in trainer.model.state_dict().items():
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            raise NotFinite(f"{name} holds values that are not finite")
+def _load(worker: Worker, base: str) -> None:
+    path = Path(base)
+    if not path.is_file():
+        raise BadBase(f"cannot load {path.name}: there is no such file")
+    worker.load(path)
 
 
 class _Phases:

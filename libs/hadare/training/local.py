@@ -9,8 +9,9 @@ from pathlib import Path
 
 from hadare.forking.schedule import data_seed
 from hadare.model.jobs import JobSpec
-from hadare.training.trainer import Grant, Standing, Trainer
-from hadare.training.weights import FileMeta, save_state
+from hadare.training.granted import Grant, Standing, silent
+from hadare.training.weights import FileMeta
+from hadare.training.worker import build_worker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,16 +25,12 @@ class LocalResult:
     steps_per_s: float = 0.0
 
 
-def _silent(_: Standing) -> None:
-    pass
-
-
 def run_local(
     spec: JobSpec,
     *,
     seed: int | None = None,
     steps: int | None = None,
-    progress: Callable[[Standing], None] = _silent,
+    progress: Callable[[Standing], None] = silent,
     out: Path | None = None,
     device: str = "cpu",
 ) -> LocalResult:
@@ -44,12 +41,12 @@ def run_local(
     begun = time.monotonic()
     seed = spec.seed if seed is None else seed
     total = spec.total_steps if steps is None else steps
-    trainer = Trainer(spec.workload, spec.config, spec.batch_size, seed, device)
+    worker = build_worker(spec.workload, spec.config, spec.batch_size, seed, device)
     grant = Grant(quota=total, data_seed=data_seed(seed, 0, 0), schedule_to=1.0)
-    trained = trainer.train(grant, report=progress)
-    metrics = trainer.evaluate()
+    trained = worker.train(grant, report=progress)
+    metrics = worker.evaluate()
     if out is not None:
-        save_state(out, trainer.model, trainer.optimizer, FileMeta(user={"steps": trained.steps}))
+        worker.save(out, FileMeta(user={"steps": trained.steps}))
     return LocalResult(
         steps=trained.steps,
         metrics=metrics,

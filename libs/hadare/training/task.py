@@ -115,18 +115,30 @@ def missing_data(what: str) -> WorkloadError:
     return WorkloadError(Failure(kind="missing_data", message=what[:4096], node_specific=True))
 
 
-def load_task_class(workload: str) -> type[Task[Any]]:
-    """The class that ``pkg.module:Class`` names. Raises ``WorkloadError`` (kind ``import``) if it is not there."""
-    module_name, _, class_name = workload.partition(":")
+def load_workload(workload: str) -> Any:
+    """What ``pkg.module:Name`` names: a ``Task`` class, or a script's function.
+
+    Raises ``WorkloadError`` (kind ``import``) if it is not there.
+    """
+    module_name, _, name = workload.partition(":")
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
         raise _not_importable(workload, f"{type(error).__name__}: {error}") from error
-    found = getattr(module, class_name, None)
+    found = getattr(module, name, None)
     if found is None:
-        raise _not_importable(workload, f"{module_name} has no {class_name!r}")
-    if not (isinstance(found, type) and issubclass(found, Task)):
-        raise _not_importable(workload, f"{class_name} is not a hadare.training.task.Task")
+        raise _not_importable(workload, f"{module_name} has no {name!r}")
+    fits = issubclass(found, Task) if isinstance(found, type) else callable(found)
+    if not fits:
+        raise _not_importable(workload, f"{name} is neither a hadare.training.task.Task nor a function")
+    return found
+
+
+def load_task_class(workload: str) -> type[Task[Any]]:
+    """The class that ``pkg.module:Class`` names. Raises ``WorkloadError`` (kind ``import``) if it is not one."""
+    found = load_workload(workload)
+    if not isinstance(found, type):
+        raise _not_importable(workload, "it is a function, not a hadare.training.task.Task")
     return found
 
 
@@ -143,14 +155,20 @@ def build_task(workload: str, config: Mapping[str, Any], batch_size: int, seed: 
     return load_task_class(workload)(rest, batch_size, seed), options
 
 
-def package_file(package: str, relative: str) -> Path:
-    """A data file inside an installed package, found without importing it. Raises ``missing_data``."""
+def package_file(package: str, relative: str, *, extra: str = "workloads") -> Path:
+    """A data file inside an installed package. Raises ``missing_data``, which says what installs it."""
+    path = package_folder(package, extra=extra) / relative
+    if not path.is_file():
+        raise missing_data(f"package {package} has no {relative} here: pip install 'hadare[{extra}]'")
+    return path
+
+
+def package_folder(package: str, *, extra: str = "workloads") -> Path:
+    """Where a package is installed, found without importing it. Raises ``missing_data``."""
     try:
         spec = importlib.util.find_spec(package)
     except (ImportError, ValueError) as error:
         raise missing_data(f"package {package} is not installed: {error}") from error
-    for root in (spec.submodule_search_locations or []) if spec else []:
-        path = Path(root) / relative
-        if path.is_file():
-            return path
-    raise missing_data(f"{relative} of package {package} is not installed on this node")
+    if spec is None or not spec.submodule_search_locations:
+        raise missing_data(f"package {package} is not installed on this node: pip install 'hadare[{extra}]'")
+    return Path(next(iter(spec.submodule_search_locations)))

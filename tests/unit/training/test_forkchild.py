@@ -5,6 +5,7 @@ import torch
 
 from hadare.training.forkchild import BadBase, failure_of
 from hadare.training.task import missing_data
+from hadare.training.tensorfile import WeightsError
 from hadare.training.trainer import NotFinite
 
 
@@ -21,7 +22,9 @@ def raised(error: BaseException) -> BaseException:
         (ZeroDivisionError("oops"), "exception", False),
         (NotFinite("the loss is nan"), "not_finite", False),
         (MemoryError(), "out_of_memory", True),
-        (torch.OutOfMemoryError("CUDA out of memory"), "out_of_memory", True),
+        (torch.OutOfMemoryError("CUDA out of memory"), "out_of_memory", False),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), "out_of_memory", True),
+        (WeightsError("the file's tensors are not the model's"), "fetch", False),
         (ModuleNotFoundError("No module named 'x'"), "import", True),
         (BadBase("cannot load v3"), "fetch", False),
         (missing_data("no csv"), "missing_data", True),
@@ -30,6 +33,26 @@ def raised(error: BaseException) -> BaseException:
 def test_an_exception_means_something_to_the_job(error: BaseException, kind: str, node_specific: bool) -> None:
     failure = failure_of(raised(error))
     assert (failure.kind, failure.node_specific) == (kind, node_specific)
+
+
+@pytest.mark.parametrize(
+    ("error", "of_type"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory"), True),
+        (RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"), True),
+        (MemoryError(), False),
+        (ZeroDivisionError("oops"), False),
+    ],
+)
+def test_too_little_memory_on_a_device_is_a_fault_of_its_type(error: BaseException, of_type: bool) -> None:
+    assert failure_of(raised(error)).type_specific is of_type
+
+
+def test_a_failing_allocation_of_torch_is_recognised() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(2**60, dtype=torch.uint8)
+    failure = failure_of(caught.value)
+    assert (failure.kind, failure.node_specific, failure.type_specific) == ("out_of_memory", True, False)
 
 
 def test_a_failure_has_the_tail_of_the_traceback() -> None:

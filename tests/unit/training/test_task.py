@@ -22,7 +22,7 @@ def test_a_workload_is_found_by_its_name() -> None:
     [
         ("no.such.module:Task", "No module named 'no'"),
         ("hadare.training.workloads.digits:Nothing", "has no 'Nothing'"),
-        ("hadare.training.workloads.digits:DigitsConfig", "not a hadare.training.task.Task"),
+        ("hadare.training.workloads.digits:DigitsConfig", "neither a hadare.training.task.Task nor"),
     ],
 )
 def test_a_workload_that_is_not_there_is_a_failure_of_this_node(workload: str, why: str) -> None:
@@ -31,6 +31,16 @@ def test_a_workload_that_is_not_there_is_a_failure_of_this_node(workload: str, w
     failure = raised.value.failure
     assert (failure.kind, failure.node_specific) == ("import", True)
     assert why in failure.message
+
+
+def test_a_script_is_not_a_task_class() -> None:
+    with pytest.raises(WorkloadError, match="it is a function"):
+        load_task_class("scripts_for_training:fits")
+
+
+def test_what_is_missing_names_what_installs_it() -> None:
+    with pytest.raises(WorkloadError, match=r"pip install 'hadare\[workloads\]'"):
+        package_file("a_package_nobody_has", "data.csv")
 
 
 def test_an_import_that_fails_inside_the_workload_names_what_is_missing(

@@ -151,6 +151,14 @@ def test_an_accumulated_gradient_is_the_mean_of_its_steps(build: Any) -> None:
     assert all(torch.allclose(a, p.grad) for a, p in zip(both, trainer.model.parameters(), strict=True))
 
 
+def test_a_half_gathered_gradient_counts_as_the_mean_of_what_there_is(build: Any) -> None:
+    whole, part = build(accumulate=1), build(accumulate=4)
+    for trainer in (whole, part):
+        trainer.model[1].p = 0.0
+        trainer.train(a_grant(quota=1))
+    assert weights_of(part) == pytest.approx(weights_of(whole))
+
+
 def test_mixed_precision_trains_in_half_and_keeps_full_weights(build: Any) -> None:
     trainer = build(precision="amp")
     done = trainer.train(a_grant())
