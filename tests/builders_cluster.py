@@ -139,13 +139,13 @@ class Cluster:
     def start_pricing(self) -> None:
         self._start("pricing", lambda plane: Pricing(plane).run())
 
-    def start_tracker(self) -> None:
+    def start_tracker(self, name: str = "tracker") -> None:
         settings = TrackerSettings(side_lease_s=30.0)
-        self._start("tracker", lambda plane: JobTracker(plane, PretendAverager(), settings, "tracker").run())
+        self._start(name, lambda plane: JobTracker(plane, PretendAverager(), settings, name).run())
 
-    def start_allocator(self, policy: str = "hadare") -> None:
+    def start_allocator(self, policy: str = "hadare", name: str = "allocator") -> None:
         settings = RoundSettings(epoch=0, round_s=self.round_s, grace_s=2.0, settle_s=5.0, policy=policy)
-        self._start("allocator", lambda plane: Allocator(plane, settings, "allocator", NodeTimes()).run())
+        self._start(name, lambda plane: Allocator(plane, settings, name, NodeTimes()).run())
 
     def start_control(self) -> None:
         self.start_pricing()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -194,17 +195,57 @@ def test_a_paused_job_holds_no_device_and_finishes_after_it_is_resumed() -> None
     live(story)
 
 
-def test_a_second_allocator_takes_over_and_the_first_ends() -> None:
+@pytest.mark.parametrize("service", ["allocator", "tracker"])
+def test_of_two_replicas_one_leads_and_when_it_is_killed_the_other_does_within_five_seconds(service: str) -> None:
     async def story(cluster: Cluster) -> None:
+        table = subjects.ALLOCATOR_LEADER if service == "allocator" else subjects.TRACKER_LEADER
+        leaders = cluster.hub.connect("user").table(table)
+        start = cluster.start_allocator if service == "allocator" else cluster.start_tracker
+        cluster.start_control()
+        for node, kind in FIVE:
+            cluster.start_agent(node, kind)
+        await cluster.submit(a_job(total_steps=2000))
+        await cluster.until("job-a", lambda p: p.rounds == 1)
+        start(name=f"{service}-2")
+        before = await cluster.until("job-a", lambda p: p.rounds == 3 and p.open is not None)
+        first = await leaders.get("")
+        assert first is not None
+        assert first.record.holder == service
+        await cluster.kill(service)
+        killed_at = asyncio.get_running_loop().time()
+        async for change in leaders.watch():
+            if change.entry is not None and change.entry.record.holder == f"{service}-2":
+                break
+        assert asyncio.get_running_loop().time() - killed_at <= 4.0
+        after = await cluster.until("job-a", lambda p: p.rounds == 4)
+        assert before.open is not None
+        assert (after.closed_round, after.lost_rounds) == (before.open.round, 0)
+        assert (await cluster.until("job-a", lambda p: p.state.ended)).state is JobState.COMPLETED
+
+    live(story)
+
+
+@pytest.mark.parametrize("service", ["allocator", "tracker"])
+def test_a_service_that_is_stopped_in_order_leaves_its_place_at_once(service: str) -> None:
+    async def story(cluster: Cluster) -> None:
+        table = subjects.ALLOCATOR_LEADER if service == "allocator" else subjects.TRACKER_LEADER
+        leaders = cluster.hub.connect("user").table(table)
         cluster.start_control()
         cluster.start_agent("n1", "V100")
         await cluster.submit(a_job(total_steps=2000))
         await cluster.until("job-a", lambda p: p.rounds == 1)
-        old = cluster.tasks.pop("allocator")
-        cluster.start_allocator()
-        await cluster.until("job-a", lambda p: p.state.ended)
-        with pytest.raises(ExceptionGroup, match="unhandled errors"):
-            await old
+        running = cluster.tasks.pop(service)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        left = await leaders.get("")
+        assert left is not None
+        assert left.record.holder == ""
+        (cluster.start_allocator if service == "allocator" else cluster.start_tracker)(name=f"{service}-2")
+        stopped_at = asyncio.get_running_loop().time()
+        async for change in leaders.watch():
+            if change.entry is not None and change.entry.record.holder == f"{service}-2":
+                break
+        assert asyncio.get_running_loop().time() - stopped_at < 0.1
 
     live(story)
 

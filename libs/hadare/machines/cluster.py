@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from hadare.model.devices import NodeInventory, NodeState, NodeStatus
 from hadare.model.jobs import Desired, JobProgress, JobRecord, JobSpec, JobState, Measured
@@ -20,6 +21,9 @@ class _Seen:
     types: list[str]
     shared: Mapping[str, Measured]
     view: JobView
+
+
+T = TypeVar("T")
 
 
 class ClusterView:
@@ -106,6 +110,11 @@ class ClusterView:
             known = self._keys[job_id] = (spec, workload_key(spec))
         return known[1]
 
+    def is_closed(self, job_id: str, round_number: int) -> bool:
+        """Whether the tracker has closed the round for the job; one that has ended or is unknown takes no part."""
+        progress = self.progress.get(job_id)
+        return progress is None or progress.state.ended or progress.closed_round >= round_number
+
     def _job(
         self,
         job_id: str,
@@ -171,3 +180,11 @@ class ClusterView:
 
     def _state(self, job_id: str) -> JobState:
         return self.progress[job_id].state if job_id in self.progress else JobState.QUEUED
+
+
+def note(known: dict[str, T], name: str, value: T | None) -> None:
+    """Keeps what is stored under a name, or forgets what is no longer stored."""
+    if value is None:
+        known.pop(name, None)
+    else:
+        known[name] = value

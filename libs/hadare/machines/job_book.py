@@ -17,7 +17,8 @@ from hadare.model.leases import Failure, ForkResult
 class TrackerSettings:
     """Times in seconds. ``max_attempts``: failures in a row after which a job is given up.
 
-    ``keep_versions``: how many versions keep their weights; older ones keep their manifest only.
+    ``keep_versions``: how many versions keep their weights; older ones keep their manifest only. ``sweep_s``: how
+    often the weights store is searched for what nobody needs.
     """
 
     epoch: int = 1
@@ -26,6 +27,7 @@ class TrackerSettings:
     side_lease_grace_s: float = 10.0
     retry_s: float = 2.0
     max_attempts: int = 3
+    sweep_s: float = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,14 @@ class JobBook:
         for manifest in old:
             commands += [self.keep(replace(manifest, weights_deleted=True)), *delete([manifest.weights])]
         return commands
+
+    def needed_objects(self) -> set[str]:
+        """Names of the weights that the job still needs: of its kept versions and of its open round's forks."""
+        opened = self.progress.open
+        forks = {entry.object.name for entry in (opened.forks if opened else ()) if entry.object is not None}
+        kept = {manifest.weights.name for manifest in self.manifests.values() if not manifest.weights_deleted}
+        newest = {self.progress.weights.name} if self.progress.weights else set()
+        return forks | kept | newest
 
     def target_reached(self) -> bool:
         """Whether the metrics at hand reach the job's ``until``; false if it has none."""

@@ -102,12 +102,14 @@ class OpenFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Granted:
-    """An agent's answer to a lease; ``accepted`` False also when it could not be reached."""
+    """An agent's answer to a lease, with the life of the agent that gave it; ``reached`` False: there is none."""
 
     at: float
     key: LeaseKey
     accepted: bool
     reason: str = ""
+    incarnation: str = ""
+    reached: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,51 +14,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TypeVar, assert_never
+from typing import assert_never
 
-from hadare.machines.cluster import ClusterView
+from hadare.machines import round_events as ev
+from hadare.machines.cluster import ClusterView, note
 from hadare.machines.dispatch import dispatch, gangs_of, opening_of, placements
 from hadare.machines.nodes import NodeMachine, NodeTimes
-from hadare.machines.round_events import (
-    AskClose,
-    AskOpen,
-    AskPrices,
-    Closed,
-    CloseFailed,
-    ForgetNode,
-    Granted,
-    GrantLeases,
-    JobSeen,
-    MakePlan,
-    NodeHeard,
-    NodeRegistered,
-    NodeWished,
-    Opened,
-    OpenFailed,
-    Planned,
-    ProgressSeen,
-    Quoted,
-    QuoteFailed,
-    Record,
-    RoundCommand,
-    RoundEvent,
-    RoundStored,
-    StoreHead,
-    StoreNodeStatus,
-    StoreRound,
-    TellTaken,
-    Ticked,
-    Warn,
-)
+from hadare.machines.round_grants import Grants
 from hadare.machines.round_pages import leases_by_node, pages_of, taken_by
-from hadare.machines.round_phases import Phase, RoundSettings
+from hadare.machines.round_phases import Pace, Phase, RoundSettings
 from hadare.model.devices import NodeState
 from hadare.model.events import Event
 from hadare.model.leases import Lease
 from hadare.model.plans import Gang, PriceBook, RoundPlan, Snapshot
 from hadare.model.rounds import AllocatorMemory, CloseRequest, QuoteRequest, RoundHead
-
-T = TypeVar("T")
 
 
 class RoundMachine:
@@ -85,10 +54,11 @@ class RoundMachine:
         self._clock_start = 0.0
         self._wake_at = 0.0
         self._changed = True
-        self._granted: dict[str, str] = {}
-        """Leases of the running round by id, with the reason if one could not be granted."""
+        self._grants = Grants()
         self._unclosed: set[str] = set()
         """Jobs of the running round whose new version has not been seen yet."""
+        self._pace = Pace(settings)
+        self._tidy_at = 0.0
 
     def recover(
         self,
@@ -97,7 +67,7 @@ class RoundMachine:
         leases: Iterable[Lease],
         book: PriceBook | None,
         at: float,
-    ) -> list[RoundCommand]:
+    ) -> list[ev.RoundCommand]:
         """The machine as it was. An open round is taken up where it stands."""
         self._clock_start = at
         self._book = book
@@ -117,30 +87,30 @@ class RoundMachine:
         self._wake_at = at
         return []
 
-    def handle(self, event: RoundEvent) -> list[RoundCommand]:
+    def handle(self, event: ev.RoundEvent) -> list[ev.RoundCommand]:
         """The only door."""
         match event:
-            case JobSeen() | ProgressSeen() | NodeRegistered() | NodeWished() | NodeHeard():
+            case ev.JobSeen() | ev.ProgressSeen() | ev.NodeRegistered() | ev.NodeWished() | ev.NodeHeard():
                 return self._see(event)
-            case Quoted():
+            case ev.Quoted():
                 return self._quoted(event)
-            case QuoteFailed():
+            case ev.QuoteFailed():
                 return self._quote_failed(event)
-            case Planned():
+            case ev.Planned():
                 return self._planned(event)
-            case RoundStored():
+            case ev.RoundStored():
                 return self._stored(event)
-            case Opened():
+            case ev.Opened():
                 return self._opened(event)
-            case OpenFailed():
+            case ev.OpenFailed():
                 return self._retry(event.round, Phase.OPENING, event.at, "the tracker could not be asked", event.reason)
-            case Granted():
+            case ev.Granted():
                 return self._lease_answered(event)
-            case Closed():
+            case ev.Closed():
                 return self._closed(event)
-            case CloseFailed():
+            case ev.CloseFailed():
                 return self._retry(event.round, Phase.CLOSING, event.at, "the round could not be closed", event.reason)
-            case Ticked():
+            case ev.Ticked():
                 return [*self._refresh_nodes(event.at), *self._tick(event.at)]
             case _:
                 assert_never(event)
@@ -151,76 +121,86 @@ class RoundMachine:
 
     # --- what the cluster is like ---
 
-    def _see(self, event: JobSeen | ProgressSeen | NodeRegistered | NodeWished | NodeHeard) -> list[RoundCommand]:
+    def _see(
+        self, event: ev.JobSeen | ev.ProgressSeen | ev.NodeRegistered | ev.NodeWished | ev.NodeHeard
+    ) -> list[ev.RoundCommand]:
         match event:
-            case JobSeen():
-                _set(self.cluster.records, event.job_id, event.record)
-            case ProgressSeen():
-                _set(self.cluster.progress, event.job_id, event.progress)
+            case ev.JobSeen():
+                note(self.cluster.records, event.job_id, event.record)
+            case ev.ProgressSeen():
+                known = self.cluster.progress.get(event.job_id)
+                if event.progress and known and event.progress.version > known.version:
+                    self._pace.version_made()
+                note(self.cluster.progress, event.job_id, event.progress)
                 self._changed = True
                 return self._settle(event.job_id, event.at)
-            case NodeRegistered():
-                _set(self.cluster.inventories, event.node, event.inventory)
-                if event.inventory is None:
-                    self.nodes.removed(event.node)
-                    return [ForgetNode(node=event.node)]
-                self.nodes.registered(event.inventory, event.at)
-            case NodeWished():
+            case ev.NodeRegistered():
+                return self._node_registered(event)
+            case ev.NodeWished():
                 self.nodes.wished(event.node, event.wish)
-            case NodeHeard():
+            case ev.NodeHeard():
                 self.nodes.heard(event.heartbeat, event.at)
                 return []
         self._changed = True
         return []
 
-    def _refresh_nodes(self, at: float) -> list[RoundCommand]:
-        commands: list[RoundCommand] = []
+    def _node_registered(self, event: ev.NodeRegistered) -> list[ev.RoundCommand]:
+        self._changed = True
+        known = self.cluster.inventories.get(event.node)
+        note(self.cluster.inventories, event.node, event.inventory)
+        if event.inventory is None:
+            self.nodes.removed(event.node)
+            return [ev.ForgetNode(node=event.node)]
+        self.nodes.registered(event.inventory, event.at)
+        if known is None or known.incarnation == event.inventory.incarnation:
+            return []
+        self._grants.restarted(event.node, known.incarnation)
+        return self._withdraw(event.at)
+
+    def _refresh_nodes(self, at: float) -> list[ev.RoundCommand]:
+        commands: list[ev.RoundCommand] = []
         for status in self.nodes.refresh(at):
             self._changed = True
             event = Event(kind="node", id=status.node, what=status.state, data={"reason": status.reason})
             stamp = f"{status.node}.{status.state}.{self._settings.epoch}.{at:.3f}"
-            commands += [StoreNodeStatus(status=status), Record(event=event, message_id=stamp)]
+            commands += [ev.StoreNodeStatus(status=status), ev.Record(event=event, message_id=stamp)]
         return commands
 
-    def _settle(self, job_id: str, at: float) -> list[RoundCommand]:
+    def _settle(self, job_id: str, at: float) -> list[ev.RoundCommand]:
         """Notes that a job's round is closed; the last one ends the round."""
-        if job_id not in self._unclosed or not self._is_closed(job_id):
+        if job_id not in self._unclosed or not self.cluster.is_closed(job_id, self._head.round):
             return []
         self._unclosed.discard(job_id)
         running = self.phase in (Phase.RUNNING, Phase.CLOSING, Phase.SETTLING)
         return self._finish(at) if running and not self._unclosed else []
 
-    def _is_closed(self, job_id: str) -> bool:
-        progress = self.cluster.progress.get(job_id)
-        return progress is None or progress.state.ended or progress.closed_round >= self._head.round
-
     # --- the phases ---
 
-    def _tick(self, at: float) -> list[RoundCommand]:
+    def _tick(self, at: float) -> list[ev.RoundCommand]:
         if at < self._wake_at:
-            return []
+            return self._look_after(at) if self.phase is Phase.RUNNING else []
         match self.phase:
             case Phase.IDLE:
                 return self._begin(at)
             case Phase.OPENING:
                 self._wake_at = at + 60.0
                 head = self._head
-                return [AskOpen(request=opening_of(head.round, head.epoch, head.round_s, self._leases))]
+                return [ev.AskOpen(request=opening_of(head.round, head.epoch, head.round_s, self._leases))]
             case Phase.RUNNING | Phase.CLOSING:
                 return self._close(at)
             case Phase.SETTLING:
-                late = [Warn(what="a round goes on without jobs whose version is not ready", data=self._name())]
+                late = [ev.Warn(what="a round goes on without jobs whose version is not ready", data=self._name())]
                 return [*late, *self._finish(at)]
             case Phase.PRICING | Phase.PLACING | Phase.STORING:
                 return []
             case _:
                 assert_never(self.phase)
 
-    def _begin(self, at: float) -> list[RoundCommand]:
+    def _begin(self, at: float) -> list[ev.RoundCommand]:
         """Starts a round if it could place something, or if the reasons why it cannot have changed."""
         active = self.cluster.active()
         if not active or not (self._placeable() or self._changed):
-            return []
+            return self._tidy(at)
         now = self.clock_s(at)
         arrivals = {job_id: self._memory.arrivals.get(job_id, now) for job_id in active}
         self._memory = replace(self._memory, arrivals=arrivals)
@@ -228,7 +208,7 @@ class RoundMachine:
         self.phase = Phase.PRICING
         self._head = replace(self._head, round=self._head.round + 1, epoch=self._settings.epoch)
         return [
-            AskPrices(
+            ev.AskPrices(
                 request=QuoteRequest(
                     round=self._head.round,
                     epoch=self._settings.epoch,
@@ -239,29 +219,37 @@ class RoundMachine:
             )
         ]
 
+    def _tidy(self, at: float) -> list[ev.RoundCommand]:
+        """Asks for the end of past rounds in which a job is still open: no later round may ever come to do so."""
+        left = [job_id for job_id, known in self.cluster.progress.items() if known.open is not None]
+        if not left or at < self._tidy_at:
+            return []
+        self._tidy_at = at + self._settings.tidy_s
+        return [ev.AskClose(request=CloseRequest(round=self._head.round, epoch=self._settings.epoch))]
+
     def _placeable(self) -> bool:
         ready = any(status.state is NodeState.READY for status in self.nodes.statuses.values())
         return ready and self.cluster.placeable()
 
-    def _quoted(self, event: Quoted) -> list[RoundCommand]:
+    def _quoted(self, event: ev.Quoted) -> list[ev.RoundCommand]:
         if self.phase is not Phase.PRICING or event.round != self._head.round:
             return []
         self._book = event.book
         return self._place(event.at)
 
-    def _quote_failed(self, event: QuoteFailed) -> list[RoundCommand]:
+    def _quote_failed(self, event: ev.QuoteFailed) -> list[ev.RoundCommand]:
         if self.phase is not Phase.PRICING or event.round != self._head.round:
             return []
         if self._book is not None:
-            stale = Warn(what="pricing did not answer; the last prices are used", data={"reason": event.reason})
+            stale = ev.Warn(what="pricing did not answer; the last prices are used", data={"reason": event.reason})
             return [stale, *self._place(event.at)]
         self.phase = Phase.IDLE
         self._head = replace(self._head, round=self._head.round - 1)
         self._changed = True
         self._wake_at = event.at + self._settings.retry_s
-        return [Warn(what="no prices yet, the round waits", data={"reason": event.reason})]
+        return [ev.Warn(what="no prices yet, the round waits", data={"reason": event.reason})]
 
-    def _place(self, at: float) -> list[RoundCommand]:
+    def _place(self, at: float) -> list[ev.RoundCommand]:
         assert self._book is not None
         self.phase = Phase.PLACING
         snapshot = Snapshot(
@@ -273,9 +261,9 @@ class RoundMachine:
             jobs=self.cluster.jobs(self._memory.arrivals, self._placed),
             prices=self._book,
         )
-        return [MakePlan(policy=self._settings.policy, snapshot=snapshot, memory=self._memory.memory)]
+        return [ev.MakePlan(policy=self._settings.policy, snapshot=snapshot, memory=self._memory.memory)]
 
-    def _planned(self, event: Planned) -> list[RoundCommand]:
+    def _planned(self, event: ev.Planned) -> list[ev.RoundCommand]:
         plan, settings = event.plan, self._settings
         if self.phase is not Phase.PLACING or plan.round != self._head.round:
             return []
@@ -297,7 +285,7 @@ class RoundMachine:
         self._memory = replace(self._memory, round=plan.round, policy=settings.policy, memory=event.memory)
         self.phase = Phase.STORING
         return [
-            StoreRound(
+            ev.StoreRound(
                 head=self._head,
                 leases=leases_by_node(plan.round, plan.epoch, self._leases),
                 pages=pages,
@@ -305,7 +293,7 @@ class RoundMachine:
                 forget_round=plan.round - settings.keep_rounds,
             ),
             self._record("planned", forks=len(plan.forks), waiting=self._head.waiting, policy=plan.policy),
-            TellTaken(taken=taken_by(plan)),
+            ev.TellTaken(taken=taken_by(plan)),
         ]
 
     def _still_possible(self, plan: RoundPlan) -> RoundPlan:
@@ -315,7 +303,7 @@ class RoundMachine:
         forks = tuple(f for f in plan.forks if f.job_id in active and all(member.node in ready for member in f.gang))
         return replace(plan, forks=forks)
 
-    def _stored(self, event: RoundStored) -> list[RoundCommand]:
+    def _stored(self, event: ev.RoundStored) -> list[ev.RoundCommand]:
         if self.phase is not Phase.STORING or event.round != self._head.round:
             return []
         if not self._leases:
@@ -326,15 +314,15 @@ class RoundMachine:
         self._wake_at = event.at
         return self._tick(event.at)
 
-    def _opened(self, event: Opened) -> list[RoundCommand]:
+    def _opened(self, event: ev.Opened) -> list[ev.RoundCommand]:
         if self.phase is not Phase.OPENING or event.answer.round != self._head.round:
             return []
         accepted = set(event.answer.accepted)
         granted = tuple(lease for lease in self._leases if lease.key.job_id in accepted)
-        self._granted = {str(lease.key): "" for lease in granted}
-        self._unclosed = {job_id for job_id in accepted if not self._is_closed(job_id)}
-        refusals: list[RoundCommand] = [
-            Warn(what="the tracker keeps a job out of the round", data={"job_id": job_id, "reason": reason})
+        self._grants = Grants(granted, event.at, self._settings.retry_s)
+        self._unclosed = {job_id for job_id in accepted if not self.cluster.is_closed(job_id, self._head.round)}
+        refusals: list[ev.RoundCommand] = [
+            ev.Warn(what="the tracker keeps a job out of the round", data={"job_id": job_id, "reason": reason})
             for job_id, reason in sorted(event.answer.refused.items())
         ]
         if not granted:
@@ -342,57 +330,67 @@ class RoundMachine:
             return [*refusals, *self._finish(event.at, self._settings.retry_s)]
         self.phase = Phase.RUNNING
         self._wake_at = event.at + self._head.round_s + self._settings.grace_s
-        return [*refusals, GrantLeases(leases=granted)]
+        return [*refusals, ev.GrantLeases(leases=granted)]
 
-    def _lease_answered(self, event: Granted) -> list[RoundCommand]:
-        lease = str(event.key)
-        if self.phase is not Phase.RUNNING or lease not in self._granted or event.accepted:
+    def _lease_answered(self, event: ev.Granted) -> list[ev.RoundCommand]:
+        if self.phase is not Phase.RUNNING or event.key.round != self._head.round:
             return []
-        self._granted[lease] = event.reason or "refused"
-        if all(self._granted.values()):
-            self._wake_at = event.at
-        return [Warn(what="a lease was not taken", data={"lease": lease, "reason": event.reason})]
+        lease = {"lease": str(event.key), "reason": event.reason}
+        if not event.reached:
+            self._grants.unanswered(event.key, event.at)
+            return [ev.Warn(what="a lease was not answered", data=lease)]
+        refused = self._grants.answered(
+            event.key, accepted=event.accepted, incarnation=event.incarnation, reason=event.reason
+        )
+        return [ev.Warn(what="a lease was not taken", data=lease), *self._withdraw(event.at)] if refused else []
 
-    def _close(self, at: float) -> list[RoundCommand]:
+    def _look_after(self, at: float) -> list[ev.RoundCommand]:
+        """While the round runs: grants that were not answered, and forks that nobody need wait for."""
+        again = self._grants.due(at)
+        return [*([ev.GrantLeases(leases=again)] if again else []), *self._withdraw(at)]
+
+    def _withdraw(self, at: float) -> list[ev.RoundCommand]:
+        if self.phase is not Phase.RUNNING:
+            return []
+        dead = self._grants.to_withdraw(self.cluster.progress, at)
+        if not dead:
+            return []
+        round_number, epoch = self._head.round, self._settings.epoch
+        return [ev.AskClose(request=CloseRequest(round=round_number, epoch=epoch, withdrawn=dead, only_withdrawn=True))]
+
+    def _close(self, at: float) -> list[ev.RoundCommand]:
         self.phase = Phase.CLOSING
         self._wake_at = at + 60.0
-        withdrawn = {lease: f"not granted: {reason}" for lease, reason in self._granted.items() if reason}
+        withdrawn = self._grants.withdrawn
         request = CloseRequest(round=self._head.round, epoch=self._settings.epoch, withdrawn=withdrawn)
-        return [AskClose(request=request)]
+        return [ev.AskClose(request=request)]
 
-    def _closed(self, event: Closed) -> list[RoundCommand]:
+    def _closed(self, event: ev.Closed) -> list[ev.RoundCommand]:
         if self.phase is not Phase.CLOSING or event.answer.round != self._head.round:
             return []
-        missing: list[RoundCommand] = []
+        missing: list[ev.RoundCommand] = []
         if event.answer.missing:
-            missing.append(Warn(what="forks did not report", data={"forks": list(event.answer.missing)}))
+            missing.append(ev.Warn(what="forks did not report", data={"forks": list(event.answer.missing)}))
         self.phase = Phase.SETTLING
         self._wake_at = event.at + self._settings.settle_s
         return missing
 
-    def _finish(self, at: float, pause_s: float = 0.0) -> list[RoundCommand]:
+    def _finish(self, at: float, pause_s: float = 0.0) -> list[ev.RoundCommand]:
         self.phase = Phase.IDLE
-        self._wake_at = at + pause_s
+        self._wake_at = at + max(pause_s, self._pace.round_ended())
         self._changed = True
         self._head = replace(self._head, state="closed", clock_s=self.clock_s(at))
-        return [StoreHead(head=self._head), self._record("closed"), *self._tick(at)]
+        return [ev.StoreHead(head=self._head), self._record("closed"), *self._tick(at)]
 
-    def _retry(self, round_number: int, phase: Phase, at: float, what: str, reason: str) -> list[RoundCommand]:
+    def _retry(self, round_number: int, phase: Phase, at: float, what: str, reason: str) -> list[ev.RoundCommand]:
         if self.phase is not phase or round_number != self._head.round:
             return []
         self._wake_at = at + self._settings.retry_s
-        return [Warn(what=what, data={**self._name(), "reason": reason})]
+        return [ev.Warn(what=what, data={**self._name(), "reason": reason})]
 
-    def _record(self, what: str, **data: object) -> Record:
+    def _record(self, what: str, **data: object) -> ev.Record:
         event = Event(kind="round", id=str(self._head.round), what=what, data=dict(data))
-        return Record(event=event, message_id=f"round.{self._head.round}.{self._head.epoch}.{what}")
+        return ev.Record(event=event, message_id=f"round.{self._head.round}.{self._head.epoch}.{what}")
 
     def _name(self) -> dict[str, object]:
         return {"round": self._head.round, "epoch": self._head.epoch}
-
-
-def _set(known: dict[str, T], name: str, value: T | None) -> None:
-    if value is None:
-        known.pop(name, None)
-    else:
-        known[name] = value

@@ -24,7 +24,9 @@ from hadare.machines.tracker_events import (
     GrantAnswered,
     JobChanged,
     JobDeleted,
+    ListObjects,
     NodeChanged,
+    ObjectsListed,
     OpenAsked,
     RefuseQuestion,
     ResultArrived,
@@ -33,9 +35,12 @@ from hadare.machines.tracker_events import (
     TrackerCommand,
     TrackerEvent,
 )
+from hadare.machines.tracker_sweep import Sweep
 from hadare.model.jobs import Desired, JobProgress, JobRecord, JobState, OpenRound, VersionManifest
 from hadare.model.leases import ForkResult, ResultAnswer
 from hadare.model.rounds import CloseAnswer, OpenAnswer
+
+_LATE = "no result before the round closed"
 
 JobAction = Callable[[Job], list[TrackerCommand]]
 
@@ -48,6 +53,7 @@ class TrackerMachine:
         self._jobs: dict[str, Job] = {}
         self._nodes: dict[str, NodeSeen] = {}
         self._newest_epoch = 0
+        self._sweep = Sweep(settings.sweep_s)
 
     def recover(
         self,
@@ -110,8 +116,12 @@ class TrackerMachine:
                 if job is not None:
                     job.freed(event.node, event.at, event.free)
                 return self._drive(event.job_id, event.at)
+            case ObjectsListed():
+                useless = self._sweep.useless(event.names, self._jobs)
+                return [DeleteObjects(names=useless)] if useless else []
             case Ticked():
-                return self._drive_all(event.at)
+                sweep: list[TrackerCommand] = [ListObjects()] if self._sweep.due(event.at) else []
+                return [*sweep, *self._drive_all(event.at)]
             case _:
                 assert_never(event)
 
@@ -158,7 +168,7 @@ class TrackerMachine:
             stale = f"epoch {request.epoch} is over, the newest is {self._newest_epoch}"
             return [RefuseQuestion(token=event.token, message=stale)]
         self._newest_epoch = request.epoch
-        commands: list[TrackerCommand] = []
+        commands: list[TrackerCommand] = self._end_rounds(before=request.round, at=event.at)
         refused: dict[str, str] = {}
         for opening in request.jobs:
             job = self._jobs.get(opening.job_id)
@@ -184,15 +194,28 @@ class TrackerMachine:
             return [RefuseQuestion(token=event.token, message=stale)]
         commands: list[TrackerCommand] = []
         missing: list[str] = []
+        if not request.only_withdrawn:
+            commands += self._end_rounds(before=request.round, at=event.at)
         for job_id, job in self._open_jobs(request.round):
             opened = job.book.progress.open
             assert opened is not None
-            missing += [f"{job_id}.{e.fork}" for e in opened.forks if e.outcome == "expected"]
-            commands += job.round.give_up(request.withdrawn, "no result before the round closed")
+            late = "" if request.only_withdrawn else _LATE
+            missing += [f"{job_id}.{e.fork}" for e in opened.forks if e.outcome == "expected" and late]
+            commands += job.round.give_up(request.withdrawn, late)
             commands += self._drive(job_id, event.at)
         pending = tuple(job_id for job_id, _ in self._open_jobs(request.round))
         answer = CloseAnswer(round=request.round, missing=tuple(missing), pending=pending)
         return [*commands, AnswerClose(token=event.token, answer=answer)]
+
+    def _end_rounds(self, before: int, at: float) -> list[TrackerCommand]:
+        """Rounds follow one another: whatever an earlier one still waits for will not come, or comes too late."""
+        commands: list[TrackerCommand] = []
+        for job_id, job in sorted(self._jobs.items()):
+            opened = job.book.progress.open
+            if opened is not None and opened.round < before:
+                given_up = job.round.give_up({}, _LATE)
+                commands += [*given_up, *self._drive(job_id, at)] if given_up else []
+        return commands
 
     def _result(self, event: ResultArrived) -> list[TrackerCommand]:
         result = event.result
@@ -239,10 +262,7 @@ class TrackerMachine:
         job = self._jobs.get(result.key.job_id)
         if job is None or result.object is None:
             return False
-        opened = job.book.progress.open
-        in_ledger = {e.object.name for e in (opened.forks if opened else ()) if e.object is not None}
-        kept = {m.weights.name for m in job.book.manifests.values() if not m.weights_deleted}
-        return result.object.name in in_ledger | kept
+        return result.object.name in job.book.needed_objects()
 
     def _grant_answered(self, event: GrantAnswered) -> list[TrackerCommand]:
         job = self._jobs.get(event.key.job_id)

@@ -113,6 +113,14 @@ class RevokeAnswered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectsListed:
+    """The names of all objects in the weights store."""
+
+    at: float
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ticked:
     at: float
 
@@ -128,6 +136,7 @@ TrackerEvent = (
     | ConsolidationFailed
     | GrantAnswered
     | RevokeAnswered
+    | ObjectsListed
     | Ticked
 )
 
@@ -213,6 +222,11 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ListObjects:
+    """Comes back as ``ObjectsListed``, or, if the store cannot be read now, not at all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteObjects:
     names: tuple[str, ...]
 
@@ -236,6 +250,7 @@ TrackerCommand = (
     | AnswerResult
     | RefuseQuestion
     | Record
+    | ListObjects
     | DeleteObjects
     | ForgetJob
 )

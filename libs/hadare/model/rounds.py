@@ -69,11 +69,15 @@ class AllocatorMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leader:
-    """KV ``rounds`` key ``leader``. The epoch grows with every allocator that takes over; it fences all it does."""
+    """KV ``rounds`` and ``progress`` key ``leader``: who leads. The epoch grows with every take-over; it fences.
+
+    ``holder`` '' : the leader has left, anyone may take over. ``nonce`` is new in every start of a process.
+    """
 
     schema: int = 1
     holder: Text
     epoch: Count
+    nonce: Text = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,11 +110,15 @@ class OpenAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloseRequest:
-    """Ends a round: forks that have not reported count nothing. ``withdrawn``: leases that never went out."""
+    """Ends a round, and all before it: forks that have not reported count nothing.
+
+    ``withdrawn``: why leases never went out, or died. ``only_withdrawn``: the round goes on, without those.
+    """
 
     round: Count
     epoch: Count
     withdrawn: dict[str, str] = field(default_factory=dict)
+    only_withdrawn: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -70,6 +70,7 @@ class _Inbox:
     owner: str
     queue: asyncio.Queue[tuple[bytes, _Reply | None]] = field(default_factory=asyncio.Queue)
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    crashed: bool = False
 
     def matches(self, subject: str) -> bool:
         parts = subject.split(".")
@@ -149,7 +150,8 @@ class _MemorySubscription:
         for inbox in self._inboxes:
             if inbox in self._hub.inboxes:
                 self._hub.inboxes.remove(inbox)
-            await inbox.queue.join()
+            if not inbox.crashed:
+                await inbox.queue.join()
             for task in inbox.tasks:
                 task.cancel()
             await asyncio.gather(*inbox.tasks, return_exceptions=True)
@@ -292,5 +294,6 @@ class MemoryBackplane:
         """What ``kill -9`` of the client does: nothing is drained, nothing is answered."""
         for inbox in [inbox for inbox in self._hub.inboxes if inbox.owner == self._name]:
             self._hub.inboxes.remove(inbox)
+            inbox.crashed = True
             for task in inbox.tasks:
                 task.cancel()

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-from hadare.model.errors import Rejected
+from hadare.model.errors import Rejected, Unavailable
 from hadare.model.events import Event
 from hadare.runtime.backoff import retrying
 from hadare.runtime.bus import Change, Journal, Table
@@ -28,9 +28,15 @@ class Questions:
     def __init__(self) -> None:
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._tokens = itertools.count(1)
+        self._closed = False
 
     async def put(self, ask: Callable[[int], None]) -> Any:
-        """Gives the question a token, hands it on through ``ask``, and waits for the answer."""
+        """Gives the question a token, hands it on through ``ask``, and waits for the answer.
+
+        Raises ``Rejected`` as ``refuse`` says, and ``Unavailable`` once ``close`` was called.
+        """
+        if self._closed:
+            raise Unavailable("the service is ending")
         token = next(self._tokens)
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting[token] = answer
@@ -49,6 +55,13 @@ class Questions:
         waiting = self._waiting.get(token)
         if waiting is not None and not waiting.done():
             waiting.set_exception(fault)
+
+    def close(self) -> None:
+        """Nobody will answer any more: whoever waits, and whoever comes, is told to ask again."""
+        self._closed = True
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(Unavailable("the service is ending"))
 
 
 class Historian:

@@ -44,12 +44,12 @@ from hadare.machines.round_events import (
 from hadare.machines.round_phases import RoundSettings
 from hadare.machines.rounds import RoundMachine
 from hadare.model.devices import Heartbeat
-from hadare.model.errors import Broken, Conflict, Rejected, Unavailable
+from hadare.model.errors import Broken, Rejected, Unavailable
 from hadare.model.leases import Lease
 from hadare.model.rounds import RoundHead
-from hadare.runtime.backoff import retrying
 from hadare.runtime.bus import Backplane, Identity
-from hadare.runtime.election import take_over
+from hadare.runtime.election import Leadership, Term
+from hadare.runtime.owned import OwnTable
 from hadare.runtime.shell import Historian, follow, stored
 from hadare.runtime.telemetry import span
 from hadare.scheduling.policies import policy_of
@@ -68,48 +68,63 @@ _LARGE = 200
 
 
 class Allocator:
-    """Runs the round machine on a backplane."""
+    """Runs the round machine on a backplane, as long as it leads."""
 
     def __init__(
-        self, backplane: Backplane, settings: RoundSettings, instance: str, times: NodeTimes | None = None
+        self,
+        backplane: Backplane,
+        settings: RoundSettings,
+        instance: str,
+        times: NodeTimes | None = None,
+        term: Term | None = None,
     ) -> None:
         self._backplane = backplane
         self._bus = backplane.bus
         self._settings = settings
         self._times = times
-        self._instance = instance
-        self._heads = backplane.table(subjects.ROUND_HEAD)
-        self._leases = backplane.table(subjects.ROUND_LEASES)
-        self._pages = backplane.table(subjects.ROUND_PAGES)
-        self._memory = backplane.table(subjects.ROUND_MEMORY)
-        self._node_states = backplane.table(subjects.NODE_STATES)
+        self._leadership = Leadership(backplane.table(subjects.ALLOCATOR_LEADER), instance, term)
+        self._heads = OwnTable(backplane.table(subjects.ROUND_HEAD), "the head of the rounds")
+        self._leases = OwnTable(backplane.table(subjects.ROUND_LEASES), "leases")
+        self._pages = OwnTable(backplane.table(subjects.ROUND_PAGES), "plan page")
+        self._memory = OwnTable(backplane.table(subjects.ROUND_MEMORY), "memory")
+        self._node_states = OwnTable(backplane.table(subjects.NODE_STATES), "node state")
         self._historian = Historian(backplane.journal)
         self._inbox: asyncio.Queue[RoundEvent] = asyncio.Queue()
-        self._head_revision: int | None = None
         self._trace = RoundTrace()
         self._caught_up = {bucket: asyncio.Event() for bucket in ("jobs", "progress", "nodes", "node_wishes")}
 
     async def run(self) -> None:
-        """Until cancelled. Raises ``Broken`` if another allocator has taken over."""
+        """Stands by, leads, and runs until cancelled. Raises ``Broken`` if another allocator has taken over."""
         policy_of(self._settings.policy)  # an unknown policy is refused before anything is touched
-        epoch = await take_over(self._backplane.table(subjects.ALLOCATOR_LEADER), self._instance)
+        serving = await self._bus.serve(IDENTITY, [])  # nobody asks it anything; discovery and health find it
+        try:
+            epoch = await self._leadership.acquire()
+            try:
+                await self._lead(epoch)
+            finally:
+                await self._leadership.release()
+        finally:
+            await serving.stop()
+
+    async def _lead(self, epoch: int) -> None:
         self._machine = RoundMachine(replace(self._settings, epoch=epoch), self._times)
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
+            tasks.create_task(self._leadership.keep())
             listening = await self._bus.subscribe(subjects.HEARTBEAT, self._hear)
-            self._follow_all()
-            tasks.create_task(self._historian.run())
-            await self._recover()
-            tasks.create_task(self._tick())
-            serving = await self._bus.serve(IDENTITY, [])  # nobody asks it anything; discovery and health find it
-            log.info("allocator is up", epoch=epoch, policy=self._settings.policy, round_s=self._settings.round_s)
             try:
+                self._follow_all()
+                tasks.create_task(self._historian.run())
+                await self._recover()
+                tasks.create_task(self._tick())
+                log.info("allocator is up", epoch=epoch, policy=self._settings.policy, round_s=self._settings.round_s)
                 while True:
                     event = await self._inbox.get()
+                    await self._leadership.sure()
                     for command in self._machine.handle(event):
+                        await self._leadership.sure()
                         await self._perform(command)
             finally:
-                await serving.stop()
                 await listening.stop()
 
     # --- what arrives ---
@@ -149,15 +164,17 @@ class Allocator:
         """What was stored, once all that exists has been read: a round must not begin on half a cluster."""
         for caught_up in self._caught_up.values():
             await caught_up.wait()
-        head = await retrying(self._fence_predecessor, what="take the head", patience_s=60.0, on=(Conflict,))
-        memory = await self._memory.get("")
-        prices = await self._backplane.table(subjects.PRICES).get("book")
+        head = await self._fence_predecessor()
+        memory = await self._memory.load()
+        await self._node_states.load()
+        await self._load_unfinished_plan(head.round + 1 if head else 1)
+        prices = await stored(lambda: self._backplane.table(subjects.PRICES).get("book"), "read prices")
         leases: list[Lease] = []
-        for entry in await self._leases.entries():
+        for entry in await self._leases.load():
             leases += entry.record.leases
         commands = self._machine.recover(
             head,
-            memory.record if memory else None,
+            memory[0].record if memory else None,
             leases,
             prices.record if prices else None,
             self._now(),
@@ -167,10 +184,16 @@ class Allocator:
 
     async def _fence_predecessor(self) -> RoundHead | None:
         """Writes the head again, unchanged: from its new revision on, an older allocator's next write fails."""
-        head = await self._heads.get("")
-        if head is not None:
-            self._head_revision = await self._heads.update("", head.record, head.revision)
-        return head.record if head else None
+        for entry in await self._heads.load():
+            await self._heads.write("", entry.record)
+            return entry.record
+        return None
+
+    async def _load_unfinished_plan(self, round_number: int) -> None:
+        """Pages of a plan whose head was never written: the next plan of this round takes their place."""
+        page = 0
+        while await self._pages.load([f"{round_number}.{page}"]):
+            page += 1
 
     async def _hear(self, heartbeat: Heartbeat) -> None:
         self._inbox.put_nowait(NodeHeard(at=self._now(), heartbeat=heartbeat))
@@ -196,13 +219,13 @@ class Allocator:
             case StoreRound():
                 await self._store_round(command)
             case StoreHead():
-                await self._store_head(command.head)
+                await self._heads.write("", command.head)
                 self._trace.end()
             case StoreNodeStatus(status=status):
-                await stored(lambda: self._node_states.put(status.node, status), f"store node {status.node}")
+                await self._node_states.write(status.node, status)
                 log.info("node state", node=status.node, state=status.state, reason=status.reason)
             case ForgetNode(node=node):
-                await stored(lambda: self._node_states.delete(node), f"forget node {node}")
+                await self._node_states.delete(node)
             case AskOpen():
                 self._begin(self._ask_open(command))
             case GrantLeases():
@@ -246,33 +269,20 @@ class Allocator:
     async def _store_round(self, command: StoreRound) -> None:
         with self._trace.step("store", pages=len(command.pages)):
             for leases in command.leases:
-                await stored(lambda it=leases: self._leases.put(it.node, it), "store leases")  # type: ignore[misc]
+                await self._leases.write(leases.node, leases)
             for page in command.pages:
-                name = f"{page.round}.{page.page}"
-                await stored(lambda n=name, it=page: self._pages.put(n, it), "store plan")  # type: ignore[misc]
-            await stored(lambda: self._memory.put("", command.memory), "store memory")
-            await self._store_head(command.head)
+                await self._pages.write(f"{page.round}.{page.page}", page)
+            await self._memory.write("", command.memory)
+            await self._heads.write("", command.head)
         self._trace.place(command.leases)
         self._inbox.put_nowait(RoundStored(at=self._now(), round=command.head.round))
         if command.forget_round > 0:
             self._begin(self._forget(command.forget_round))
 
-    async def _store_head(self, head: RoundHead) -> None:
-        """The one write that another allocator would also make: here the older one finds out."""
-        revision = self._head_revision
-        try:
-            if revision is None:
-                self._head_revision = await stored(lambda: self._heads.create("", head), "store head")
-            else:
-                self._head_revision = await stored(lambda: self._heads.update("", head, revision), "store head")
-        except Conflict as conflict:
-            raise Broken(f"another allocator has taken over: {conflict}") from conflict
-
     async def _forget(self, round_number: int) -> None:
-        first = await stored(lambda: self._pages.get(f"{round_number}.0"), "read old plan")
-        for page in range(first.record.pages if first else 0):
-            name = f"{round_number}.{page}"
-            await stored(lambda n=name: self._pages.delete(n), "forget old plan")  # type: ignore[misc]
+        first = await self._pages.load([f"{round_number}.0"])
+        for page in range(first[0].record.pages if first else 0):
+            await self._pages.delete(f"{round_number}.{page}")
 
     async def _ask_open(self, command: AskOpen) -> None:
         request = command.request
@@ -296,10 +306,19 @@ class Allocator:
         try:
             with span("grant lease", parent=lease.traceparent, links=links, attributes=data):
                 answer = await self._bus.ask(subjects.GRANT, lease, timeout_s=_ASK_TIMEOUT_S, node=lease.node)
-            accepted, reason = answer.accepted, answer.reason
         except (Unavailable, Rejected) as error:
-            accepted, reason = False, str(error)
-        self._inbox.put_nowait(Granted(at=self._now(), key=lease.key, accepted=accepted, reason=reason))
+            # A refused message is an answer too, if not the agent's own.
+            reached = isinstance(error, Rejected)
+            event = Granted(at=self._now(), key=lease.key, accepted=False, reason=str(error), reached=reached)
+        else:
+            event = Granted(
+                at=self._now(),
+                key=lease.key,
+                accepted=answer.accepted,
+                reason=answer.reason,
+                incarnation=answer.incarnation,
+            )
+        self._inbox.put_nowait(event)
 
     async def _tell_taken(self, command: TellTaken) -> None:
         try:
@@ -314,9 +333,11 @@ class Allocator:
                 answer = await self._bus.ask(subjects.CLOSE_ROUND, request, timeout_s=_CLOSE_TIMEOUT_S)
         except (Unavailable, Rejected) as error:
             self._end_if_fenced(error)
-            self._inbox.put_nowait(CloseFailed(at=self._now(), round=request.round, reason=str(error)))
-            return
-        self._inbox.put_nowait(Closed(at=self._now(), answer=answer))
+            event: RoundEvent = CloseFailed(at=self._now(), round=request.round, reason=str(error))
+        else:
+            event = Closed(at=self._now(), answer=answer)
+        if not request.only_withdrawn:  # that is asked again for as long as it is not seen to be done
+            self._inbox.put_nowait(event)
 
     @staticmethod
     def _end_if_fenced(error: Unavailable | Rejected) -> None:

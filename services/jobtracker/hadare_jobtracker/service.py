@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from dataclasses import replace
+from typing import Any
 
 import structlog
 
+from hadare import __version__
 from hadare.machines.job_book import TrackerSettings
 from hadare.machines.tracker import TrackerMachine
 from hadare.machines.tracker_events import (
@@ -23,7 +25,9 @@ from hadare.machines.tracker_events import (
     GrantLease,
     JobChanged,
     JobDeleted,
+    ListObjects,
     NodeChanged,
+    ObjectsListed,
     OpenAsked,
     Record,
     RefuseQuestion,
@@ -37,12 +41,13 @@ from hadare.machines.tracker_events import (
     TrackerEvent,
 )
 from hadare.model.devices import NodeInventory, NodeState, NodeStatus
-from hadare.model.errors import Broken, Conflict, HadareError, Rejected, Unavailable
-from hadare.model.jobs import JobRecord, VersionManifest
+from hadare.model.errors import HadareError, Rejected, Unavailable
+from hadare.model.jobs import JobProgress, JobRecord
 from hadare.model.leases import ForkResult, ResultAnswer
 from hadare.model.rounds import CloseAnswer, CloseRequest, OpenAnswer, OpenRequest
 from hadare.runtime.bus import Backplane, Change, Identity, Route
-from hadare.runtime.election import take_over
+from hadare.runtime.election import Leadership, Term
+from hadare.runtime.owned import OwnTable
 from hadare.runtime.shell import Historian, Questions, follow, stored
 from hadare.runtime.telemetry import span
 from hadare.wire import subjects
@@ -50,75 +55,99 @@ from hadare_jobtracker.averager import Averager
 
 log = structlog.get_logger("hadare.jobtracker")
 
+IDENTITY = Identity("hadare-jobtracker", __version__, "ledger, consolidation and progress of all jobs")
+
 _TICK_S = 1.0
 _GRANT_TIMEOUT_S = 5.0
 _REVOKE_TIMEOUT_S = 30.0
 
 
 class JobTracker:
-    """Runs the tracker's machine on a backplane."""
+    """Runs the tracker's machine on a backplane, as long as it leads."""
 
-    def __init__(self, backplane: Backplane, averager: Averager, settings: TrackerSettings, instance: str) -> None:
+    def __init__(
+        self,
+        backplane: Backplane,
+        averager: Averager,
+        settings: TrackerSettings,
+        instance: str,
+        term: Term | None = None,
+    ) -> None:
         self._backplane = backplane
         self._bus = backplane.bus
         self._averager = averager
         self._settings = settings
-        self._instance = instance
-        self._progress = backplane.table(subjects.PROGRESS)
-        self._versions = backplane.table(subjects.VERSIONS)
+        self._leadership = Leadership(backplane.table(subjects.TRACKER_LEADER), instance, term)
+        self._progress = OwnTable(backplane.table(subjects.PROGRESS), "progress of")
+        self._versions = OwnTable(backplane.table(subjects.VERSIONS), "version")
         self._objects = backplane.objects(subjects.WEIGHTS)
         self._historian = Historian(backplane.journal)
         self._questions = Questions()
         self._inbox: asyncio.Queue[TrackerEvent] = asyncio.Queue()
-        self._revisions: dict[str, int] = {}
         self._traceparents: dict[str, str] = {}
         self._inventories: dict[str, NodeInventory] = {}
         self._states: dict[str, NodeState] = {}
         self.ready = asyncio.Event()
 
     async def run(self) -> None:
-        """Until cancelled. Raises ``Broken`` if another tracker has taken over."""
-        epoch = await take_over(self._backplane.table(subjects.TRACKER_LEADER), self._instance)
+        """Stands by, leads, and runs until cancelled. Raises ``Broken`` if another tracker has taken over."""
+        found = await self._bus.serve(IDENTITY, [])  # discovery and health find it while it stands by, too
+        try:
+            epoch = await self._leadership.acquire()
+        finally:
+            await found.stop()
+        try:
+            await self._lead(epoch)
+        finally:
+            await self._leadership.release()
+
+    async def _lead(self, epoch: int) -> None:
         self._machine = TrackerMachine(replace(self._settings, epoch=epoch))
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
+            tasks.create_task(self._leadership.keep())
             await self._recover()
-            serving = await self._bus.serve(
-                Identity("hadare-jobtracker", "0.1.0", "ledger, consolidation and progress of all jobs"),
-                [
-                    Route(subjects.OPEN_ROUND, self._on_open),
-                    Route(subjects.CLOSE_ROUND, self._on_close),
-                    Route(subjects.RESULT, self._on_result, concurrency=256),
-                ],
-            )
-            tasks.create_task(follow(self._backplane.table(subjects.JOBS), self._see_job, self.ready.set))
-            tasks.create_task(follow(self._backplane.table(subjects.NODES), self._see_node, _nothing))
-            tasks.create_task(follow(self._backplane.table(subjects.NODE_STATES), self._see_state, _nothing))
-            tasks.create_task(self._historian.run())
-            tasks.create_task(self._tick())
-            log.info("tracker is up", epoch=epoch)
+            serving = await self._bus.serve(IDENTITY, self._routes())
             try:
+                tasks.create_task(follow(self._backplane.table(subjects.JOBS), self._see_job, self.ready.set))
+                tasks.create_task(follow(self._backplane.table(subjects.NODES), self._see_node, _nothing))
+                tasks.create_task(follow(self._backplane.table(subjects.NODE_STATES), self._see_state, _nothing))
+                tasks.create_task(self._historian.run())
+                tasks.create_task(self._tick())
+                log.info("tracker is up", epoch=epoch)
                 while True:
-                    await self._perform_all(self._machine.handle(await self._inbox.get()))
+                    event = await self._inbox.get()
+                    await self._leadership.sure()
+                    await self._perform_all(self._machine.handle(event))
             finally:
+                self._questions.close()  # else its handlers would wait for answers that nobody gives
                 await serving.stop()
+
+    def _routes(self) -> list[Route[Any, Any]]:
+        return [
+            Route(subjects.OPEN_ROUND, self._on_open),
+            Route(subjects.CLOSE_ROUND, self._on_close),
+            Route(subjects.RESULT, self._on_result, concurrency=256),
+        ]
 
     # --- what arrives ---
 
     async def _recover(self) -> None:
-        records = [entry.record for entry in await self._backplane.table(subjects.JOBS).entries()]
-        known = await self._progress.entries()
-        self._revisions = {entry.name: entry.revision for entry in known}
+        jobs = self._backplane.table(subjects.JOBS)
+        records = [entry.record for entry in await stored(jobs.entries, "read jobs")]
+        progress = [entry.record for entry in await self._progress.load()]
         for record in records:
             self._traceparents[record.job_id] = record.traceparent
-        manifests: list[VersionManifest] = []
-        for entry in known:
-            newest = entry.record.version
-            for version in range(max(0, newest - self._settings.keep_versions + 1), newest + 1):
-                manifest = await self._versions.get(f"{entry.name}.{version}")
-                manifests += [manifest.record] if manifest else []
-        progress = [entry.record for entry in known]
+        kept = await self._versions.load(name for known in progress for name in self._manifests_of(known))
+        manifests = [entry.record for entry in kept]
         await self._perform_all(self._machine.recover(records, progress, manifests, self._now()))
+
+    def _manifests_of(self, progress: JobProgress) -> list[str]:
+        """Those that the machine needs, and one that a predecessor may have stored before it ended."""
+        if progress.state.ended:
+            return []
+        oldest = max(0, progress.version - self._settings.keep_versions + 1)
+        return [f"{progress.job_id}.{version}" for version in range(oldest, progress.version + 2)]
 
     def _see_job(self, change: Change[JobRecord]) -> None:
         if change.entry is None:
@@ -177,6 +206,7 @@ class JobTracker:
 
     async def _perform_all(self, commands: list[TrackerCommand]) -> None:
         for command in commands:
+            await self._leadership.sure()
             await self._perform(command)
 
     async def _perform(self, command: TrackerCommand) -> None:
@@ -184,8 +214,7 @@ class JobTracker:
             case StoreProgress():
                 await self._store_progress(command)
             case StoreManifest(manifest=manifest):
-                name = f"{manifest.job_id}.{manifest.version}"
-                await stored(lambda: self._versions.put(name, manifest), f"store version {name}")
+                await self._versions.write(f"{manifest.job_id}.{manifest.version}", manifest)
             case Consolidate():
                 self._begin(self._consolidate(command))
             case GrantLease():
@@ -198,6 +227,8 @@ class JobTracker:
                 self._questions.refuse(command.token, Rejected(412, command.message))
             case Record():
                 self._note(command)
+            case ListObjects():
+                self._begin(self._list_objects())
             case DeleteObjects():
                 self._begin(self._delete(command))
             case ForgetJob():
@@ -209,18 +240,9 @@ class JobTracker:
 
     async def _store_progress(self, command: StoreProgress) -> None:
         progress = command.progress
-        job_id, known = progress.job_id, self._revisions.get(progress.job_id)
-        try:
-            if known is None:
-                revision = await stored(lambda: self._progress.create(job_id, progress), f"store {job_id}")
-            else:
-                revision = await stored(lambda: self._progress.update(job_id, progress, known), f"store {job_id}")
-        except Conflict as conflict:
-            raise Broken(f"another tracker writes the progress of {job_id}: {conflict}") from conflict
-        self._revisions[job_id] = revision
-        log.debug(
-            "progress stored", job_id=job_id, state=progress.state, steps=progress.steps, version=progress.version
-        )
+        await self._progress.write(progress.job_id, progress)
+        data = {"state": progress.state, "steps": progress.steps, "version": progress.version}
+        log.debug("progress stored", job_id=progress.job_id, **data)
 
     async def _consolidate(self, command: Consolidate) -> None:
         data: dict[str, str | int] = {
@@ -271,16 +293,22 @@ class JobTracker:
             log.info(f"job {event.what}", job_id=event.id, **{k: v for k, v in event.data.items() if k != "error"})
         self._historian.note(event, command.message_id)
 
+    async def _list_objects(self) -> None:
+        try:
+            names = await self._objects.names()
+        except Unavailable as error:
+            log.warning("the weights store cannot be listed", error=str(error))
+            return
+        self._inbox.put_nowait(ObjectsListed(at=self._now(), names=tuple(names)))
+
     async def _delete(self, command: DeleteObjects) -> None:
         for name in command.names:
             await stored(lambda name=name: self._objects.delete(name), f"delete {name}")  # type: ignore[misc]
 
     async def _forget(self, command: ForgetJob) -> None:
         for version in command.versions:
-            name = f"{command.job_id}.{version}"
-            await stored(lambda name=name: self._versions.delete(name), f"delete version {name}")  # type: ignore[misc]
-        await stored(lambda: self._progress.delete(command.job_id), f"delete progress of {command.job_id}")
-        self._revisions.pop(command.job_id, None)
+            await self._versions.delete(f"{command.job_id}.{version}")
+        await self._progress.delete(command.job_id)
         self._traceparents.pop(command.job_id, None)
 
 

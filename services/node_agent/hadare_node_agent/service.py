@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, assert_never
 
@@ -174,7 +174,7 @@ class NodeAgent:
 
         answer: LeaseAnswer = await self._questions.put(ask)
         log.info("lease", lease=str(lease.key), job=lease.key.job_id, accepted=answer.accepted, reason=answer.reason)
-        return answer
+        return replace(answer, incarnation=self._identity.incarnation)
 
     async def _on_revoke(self, revoke: Revoke) -> Revoked:
         def ask(ticket: int) -> None:

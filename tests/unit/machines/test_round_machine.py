@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from builders import a_job, a_node, some_progress
+from builders import a_job, a_node, an_entry, some_progress
 from hadare.machines.round_events import (
     AskClose,
     AskOpen,
@@ -34,10 +34,10 @@ from hadare.machines.round_events import (
     Ticked,
     Warn,
 )
-from hadare.machines.round_phases import Phase, RoundSettings
+from hadare.machines.round_phases import Pace, Phase, RoundSettings
 from hadare.machines.rounds import RoundMachine
 from hadare.model.devices import Heartbeat, NodeState
-from hadare.model.jobs import Desired, JobProgress
+from hadare.model.jobs import Desired, JobProgress, OpenRound
 from hadare.model.leases import Lease
 from hadare.model.plans import PriceBook
 from hadare.model.rounds import AllocatorMemory, CloseAnswer, OpenAnswer
@@ -236,11 +236,84 @@ def test_a_slow_consolidation_holds_up_the_others_for_a_bounded_time_only(world:
     assert one(commands, StoreHead).head.state == "closed"
 
 
-def test_a_round_whose_leases_were_all_refused_is_closed_at_once_with_the_reasons(world: World) -> None:
+def ledger(*outcomes: str) -> OpenRound:
+    entries = tuple(an_entry(fork, outcome=outcome) for fork, outcome in enumerate(outcomes))
+    return OpenRound(round=1, epoch=1, base_version=0, forks=entries)
+
+
+def test_a_refused_lease_is_withdrawn_at_once_and_the_round_goes_on_without_it(world: World) -> None:
     (lease,) = world.run_to_grant().leases
-    world.send(Granted(at=0.1, key=lease.key, accepted=False, reason="device 0 is busy"))
-    withdrawn = one(world.tick(0.2), AskClose).request.withdrawn
-    assert withdrawn == {"job-a.1.0.0": "not granted: device 0 is busy"}
+    world.progress(open=ledger("expected"))
+    request = one(
+        world.send(Granted(at=0.1, key=lease.key, accepted=False, reason="device 0 is busy")), AskClose
+    ).request
+    assert request.only_withdrawn
+    assert request.withdrawn == {"job-a.1.0.0": "not granted: device 0 is busy"}
+
+
+def test_what_is_withdrawn_is_asked_again_until_the_ledger_shows_it(world: World) -> None:
+    (lease,) = world.run_to_grant().leases
+    world.progress(open=ledger("expected"))
+    world.send(Granted(at=0.1, key=lease.key, accepted=False, reason="busy"))
+    assert AskClose not in kinds(world.tick(0.5))
+    assert one(world.tick(1.2), AskClose).request.only_withdrawn
+    world.progress(open=ledger("missing"))
+    assert AskClose not in kinds(world.tick(3.0))
+
+
+def test_a_grant_without_an_answer_is_no_refusal_and_is_sent_again_for_the_time_that_is_left(world: World) -> None:
+    (lease,) = world.run_to_grant().leases
+    world.progress(open=ledger("expected"))
+    assert AskClose not in kinds(world.send(Granted(at=5.0, key=lease.key, accepted=False, reached=False)))
+    (again,) = one(world.tick(6.1), GrantLeases).leases
+    assert again.key == lease.key
+    assert again.duration_s == pytest.approx(lease.duration_s - 6.1)
+    assert GrantLeases not in kinds(world.tick(6.3))
+
+
+def test_a_grant_that_was_accepted_after_all_is_not_sent_again(world: World) -> None:
+    (lease,) = world.run_to_grant().leases
+    world.send(Granted(at=5.0, key=lease.key, accepted=False, reached=False))
+    world.send(Granted(at=5.1, key=lease.key, accepted=True, incarnation="i1"))
+    assert GrantLeases not in kinds(world.tick(6.1))
+
+
+def test_the_forks_of_an_agent_that_was_started_again_are_not_waited_for(world: World) -> None:
+    (lease,) = world.run_to_grant().leases
+    world.progress(open=ledger("expected"))
+    world.send(Granted(at=0.1, key=lease.key, accepted=True, incarnation="i1"))
+    restarted = NodeRegistered(at=4.0, node="n1", inventory=a_node("n1", incarnation="i2"))
+    assert one(world.send(restarted), AskClose).request.withdrawn == {"job-a.1.0.0": "its node agent was started again"}
+
+
+def test_a_lease_that_the_new_life_of_an_agent_has_taken_goes_on(world: World) -> None:
+    (lease,) = world.run_to_grant().leases
+    world.progress(open=ledger("expected"))
+    world.send(Granted(at=0.1, key=lease.key, accepted=True, incarnation="i2"))
+    commands = world.send(NodeRegistered(at=4.0, node="n1", inventory=a_node("n1", incarnation="i2")))
+    assert AskClose not in kinds(commands)
+
+
+def test_a_job_that_is_left_in_a_past_round_has_it_closed_though_no_round_follows(world: World) -> None:
+    world.run_to_grant()
+    world.progress(open=ledger("expected"))
+    world.tick(12.1)
+    world.send(Closed(at=12.2, answer=CloseAnswer(round=1, pending=("job-a",))))
+    one(world.tick(60.0), StoreHead)  # settling is over: the rounds go on without the job
+    one(world.tick(62.0), AskPrices)
+    assert not world.place(world.quote(2)).leases
+    world.send(RoundStored(at=62.0, round=2))
+    request = one(world.tick(64.0), AskClose).request
+    assert (request.round, request.only_withdrawn) == (2, False)
+    assert AskClose not in kinds(world.tick(65.0))
+
+
+def test_rounds_that_bring_nothing_follow_one_another_ever_more_slowly() -> None:
+    pace = Pace(RoundSettings(epoch=1, round_s=10.0, retry_s=1.0))
+    pace.version_made()
+    assert [pace.round_ended() for _ in range(6)] == [0.0, 1.0, 2.0, 4.0, 8.0, 10.0]
+    pace.version_made()
+    assert pace.round_ended() == 0.0
 
 
 def test_a_job_without_a_model_is_not_placed_and_the_plan_says_so() -> None:

@@ -1,0 +1,161 @@
+"""Forks that compute instead of training: they start, run at their device's rate, hand back, crash, and die."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from hadare.dst.scenario import BASE_RATE
+from hadare.dst.weights import ForkWeights, VersionWeights, pack, unpack
+from hadare.machines import lease_commands as do
+from hadare.machines import lease_events as ev
+from hadare.model.leases import Evaluation, Failure, StopReason
+from hadare.scheduling.devices import relative_speed
+
+START_S = 0.6
+SAVE_S = 0.05
+SIDE_S = 0.8
+KILL_S = 0.15
+
+Emit = Callable[[ev.Event], None]
+Began = Callable[[do.Assign], None]
+
+
+@dataclass
+class _Fork:
+    command: do.StartProcess
+    work: do.Assign | None = None
+    base: bytes | None = None
+    began_at: float = 0.0
+    timer: asyncio.TimerHandle | None = None
+
+    def stop(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
+
+@dataclass
+class SimTrainer:
+    """The processes of one incarnation of an agent. ``files`` are the results on its disk, not yet uploaded."""
+
+    emit: Emit
+    began: Began
+    files: dict[str, bytes] = field(default_factory=dict)
+    forks: dict[str, _Fork] = field(default_factory=dict)
+    dead: bool = False
+
+    def perform(self, command: do.StartProcess | do.Assign | do.Stop | do.Kill, base: bytes | None = None) -> None:
+        match command:
+            case do.StartProcess():
+                fork = self.forks[command.process] = _Fork(command)
+                self._later(fork, START_S, lambda: self._say(ev.ProcessReady(at=_now(), process=command.process)))
+            case do.Assign():
+                self._assign(command, base)
+            case do.Stop():
+                found = self.forks.get(command.process)
+                if found is not None and found.work is not None and found.work.lease_id == command.lease:
+                    self._later(found, SAVE_S, lambda: self._finish(found, "clock"))
+            case do.Kill():
+                self.forks[command.process].stop()
+                self.forks[command.process].work = None
+                asyncio.get_running_loop().call_later(KILL_S, self._gone, command.process)
+
+    def devices(self) -> dict[int, str]:
+        """The process on each device that is held."""
+        return {device: name for name, fork in self.forks.items() for device in fork.command.devices}
+
+    def crash_one(self) -> None:
+        """A fork that is at work ends without a word."""
+        for name, fork in sorted(self.forks.items()):
+            if fork.work is not None:
+                fork.stop()
+                fork.work = None
+                fault = Failure(kind="killed", message="the fork's process ended by signal 9")
+                self._say(ev.ProcessFailed(at=_now(), process=name, failure=fault))
+                return
+
+    def end_all(self) -> None:
+        """The agent has died, and its forks with it."""
+        self.dead = True
+        for fork in self.forks.values():
+            fork.stop()
+        self.forks.clear()
+
+    def _assign(self, command: do.Assign, base: bytes | None) -> None:
+        fork = self.forks[command.process]
+        fork.work, fork.base, fork.began_at = command, base, _now()
+        self.began(command)
+        if command.lease.kind != "train":
+            self._later(fork, SIDE_S, lambda: self._finish(fork, "done"))
+            return
+        by_quota_s = command.lease.quota / _rate(command)
+        reason: StopReason = "quota" if by_quota_s < command.left_s else "clock"
+        seconds = min(by_quota_s, command.left_s)
+        self._later(fork, seconds + SAVE_S, lambda: self._finish(fork, reason))
+
+    def _finish(self, fork: _Fork, reason: StopReason) -> None:
+        command, base = fork.work, fork.base
+        if command is None:
+            return
+        fork.work = None
+        lease, trained_s = command.lease, max(0.0, _now() - fork.began_at - SAVE_S)
+        done = lease.quota if reason == "quota" else min(lease.quota, int(_rate(command) * trained_s))
+        steps = done if lease.kind == "train" else 0
+        evaluation = None
+        if base is not None and lease.base is not None and (lease.kind == "evaluate" or lease.evaluate_base):
+            evaluation = Evaluation(
+                version=lease.base_version, sha256=lease.base.sha256, metrics={"progress": _progress(command, base)}
+            )
+        outcome = ev.Outcome(
+            reason=reason,
+            steps=steps,
+            samples=steps * lease.spec.batch_size,
+            updates=steps,
+            path=self._write(command, steps),
+            evaluation=evaluation,
+            throughput=_rate(command) if steps else 0.0,
+            trained_s=trained_s,
+        )
+        self._say(ev.WorkDone(at=_now(), process=command.process, lease=command.lease_id, outcome=outcome))
+
+    def _write(self, command: do.Assign, steps: int) -> str | None:
+        lease = command.lease
+        if lease.kind == "evaluate" or (lease.kind == "train" and steps == 0):
+            return None
+        path = f"{command.lease_id}@{command.process}"
+        if lease.kind == "init":
+            self.files[path] = pack(VersionWeights(job=lease.key.job_id, version=0, steps=0))
+        else:
+            assert lease.base is not None
+            made = ForkWeights(lease=command.lease_id, epoch=lease.epoch, base=lease.base.name, steps=steps)
+            self.files[path] = pack(made)
+        return path
+
+    def _gone(self, process: str) -> None:
+        self.forks.pop(process, None)
+        self._say(ev.ProcessEnded(at=_now(), process=process, free=True))
+
+    def _say(self, event: ev.Event) -> None:
+        if not self.dead:
+            self.emit(event)
+
+    def _later(self, fork: _Fork, after_s: float, act: Callable[[], None]) -> None:
+        fork.stop()
+        fork.timer = asyncio.get_running_loop().call_later(after_s, act)
+
+
+def _rate(command: do.Assign) -> float:
+    return BASE_RATE * relative_speed(command.lease.device_type) * max(1, len(command.lease.devices))
+
+
+def _progress(command: do.Assign, base: bytes) -> float:
+    """How far the evaluated version is: the part of the job's steps that it has behind it."""
+    made = unpack(base)
+    assert isinstance(made, VersionWeights)
+    return made.steps / command.lease.spec.total_steps
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
