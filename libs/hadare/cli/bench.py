@@ -8,7 +8,9 @@ from rich.table import Table
 
 from hadare.bench.decide import Decisions, measure
 from hadare.cli import tables
+from hadare.cli.dst import dst
 from hadare.cli.framework import json_option, pass_session
+from hadare.cli.paper import paper
 from hadare.cli.session import Session
 from hadare.wire import codec
 
@@ -16,6 +18,10 @@ from hadare.wire import codec
 @click.group()
 def bench() -> None:
     """Measure HadarE on this machine."""
+
+
+bench.add_command(paper)
+bench.add_command(dst)
 
 
 @bench.command()

@@ -52,6 +52,13 @@ _HOUR_S = 3600.0
 @click.option(
     "--utility", default="throughput", type=click.Choice(["throughput", "least_remaining_work"]), help="Of all jobs."
 )
+@click.option(
+    "--hold",
+    default=5,
+    type=click.IntRange(1, 100),
+    show_default=True,
+    help="Keep a plan up to N rounds while no job or node comes or goes; 1: decide every round, as the live system.",
+)
 @click.option("--seed", default=0, help="Of synthetic traces and of noise.")
 @click.option("--report", type=click.Path(path_type=Path, file_okay=False), help="Write report.html there.")
 @json_option
@@ -114,6 +121,7 @@ def _settings(options: dict[str, object], events: Path | None) -> Settings:
         oracle=bool(options["oracle"]),
         noise=float(str(options["noise"])),
         seed=int(str(options["seed"])),
+        hold=int(str(options["hold"])),
         utility=str(options["utility"]),
         costs=costs,
         events=read_schedule(events) if events else (),

@@ -51,8 +51,14 @@ from hadare.simulator.world import Brought, Fork, World
 PlanSeen = Callable[[RoundPlan], None]
 Progress = Callable[[float, int], None]
 
+STEADY = frozenset({"hadare", "hadar"})
+"""Policies whose plan may be kept for some rounds (``Settings.hold``): they do not share devices by taking turns."""
+
 FORKING = frozenset({"hadare"})
 """Policies that fork a job over single devices; all others place one gang a job."""
+
+
+_RETRY_S = 1.0
 
 
 def forks_jobs(policy: str) -> bool:
@@ -84,7 +90,7 @@ class Simulation:
         length = settings.length_s
         self._machine = RoundMachine(
             RoundSettings(
-                epoch=1, round_s=length, policy=policy, grace_s=settings.grace_s, settle_s=0.0, retry_s=length
+                epoch=1, round_s=length, policy=policy, grace_s=settings.grace_s, settle_s=0.0, retry_s=_RETRY_S
             ),
             NodeTimes(),
         )
@@ -103,6 +109,8 @@ class Simulation:
         while self._book.unfinished or self._calendar.jobs_to_come:
             if progress is not None:
                 progress(self._now, self._book.finished)
+            if self._settings.most_rounds is not None and outcome.rounds >= self._settings.most_rounds:
+                break
             if self._forks:
                 self._idle = 0
                 self._finish_round()
@@ -135,12 +143,13 @@ class Simulation:
         self._send(ProgressSeen(at=job.arrival_s, job_id=job.job_id, progress=progress))
 
     def _wait(self) -> bool:
-        """Nothing runs: on to the next event, or a round later. False if nothing will ever happen."""
+        """Nothing runs: on to the next event, or soon, and ever less so. False if nothing will ever happen."""
         next_event = self._calendar.next_after(self._now)
         self._idle += 1
         if next_event == inf and self._idle > self._settings.idle_rounds:
             return False
-        later = self._now + self._settings.length_s if self._book.unfinished else inf
+        pause = min(self._settings.length_s, _RETRY_S * 2.0 ** min(self._idle - 1, 20))
+        later = self._now + pause if self._book.unfinished else inf
         self._live_through(min(next_event, later))
         self._send(Ticked(at=self._now))
         return True
@@ -149,7 +158,10 @@ class Simulation:
         """The forks train; then each job's progress is told at its time, and the last one begins the next round."""
         forks, began = self._forks, self._now
         self._forks = []
-        limit = began + self._settings.length_s
+        rounds = self._held(forks, began) if self._settings.hold > 1 else 1
+        if rounds > 1:
+            forks = [(bound, fork.over(rounds)) for bound, fork in forks]
+        limit = began + rounds * self._settings.length_s
         by_job: dict[str, list[Fork]] = {}
         for _, fork in forks:
             by_job.setdefault(fork.plan.job_id, []).append(fork)
@@ -160,6 +172,19 @@ class Simulation:
         }
         self._observer.trained(forks, brought, began)
         self._close(brought, end)
+
+    def _held(self, forks: Sequence[tuple[Bound, Fork]], began: float) -> int:
+        """For how many rounds the plan is kept: while no job comes near its end, none arrives and no node changes."""
+        length, costs = self._settings.length_s, self._settings.costs
+        if not costs.none or self._settings.event_driven or self._policy.name not in STEADY:
+            return 1
+        rounds = min(float(self._settings.hold), (self._calendar.next_after(began) - began) // length)
+        rates: dict[str, float] = {}
+        for _, fork in forks:
+            rates[fork.plan.job_id] = rates.get(fork.plan.job_id, 0.0) + fork.rate
+        for job_id, rate in rates.items():
+            rounds = min(rounds, self._book.left(job_id) // (rate * length + 1.0) - 1)
+        return max(1, int(rounds))
 
     def _cut_short(self, by_job: dict[str, list[Fork]], began: float, limit: float) -> float:
         """Event-driven: the first end of a job, arrival, or change of a node ends the round for everybody."""
@@ -212,12 +237,11 @@ class Simulation:
 
     def _publish(self, job_id: str, at: float) -> None:
         progress = self._book.progress(job_id)
+        self._send(ProgressSeen(at=at, job_id=job_id, progress=progress))
         if progress.state.ended and self._settings.oracle:
             # Its user deletes it at once. Where rates are measured it stays: others learn from what it has measured.
             self._send(JobSeen(at=at, job_id=job_id, record=None))
             self._send(ProgressSeen(at=at, job_id=job_id, progress=None))
-            return
-        self._send(ProgressSeen(at=at, job_id=job_id, progress=progress))
 
     # --- what the machine wants ---
 

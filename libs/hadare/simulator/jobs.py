@@ -68,7 +68,7 @@ def record_of(job: SimJob, forking: bool, utility: str = "throughput") -> JobRec
         gang=job.gang,
         priority=job.priority,
         deadline=job.deadline_s,
-        utility=utility,  # type: ignore[arg-type]
+        utility=utility,
         constraints=Constraints(types=tuple(sorted(job.rates(forking)))),
     )
     return JobRecord(job_id=job.job_id, name=job.job_id, spec=spec, request_id=job.job_id, digest="0" * 64)

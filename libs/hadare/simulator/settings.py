@@ -69,7 +69,10 @@ class Settings:
 
     ``oracle``: the policy knows the true rates from the start; else it starts from the formula and measures, with
     relative errors of standard deviation ``noise``. ``grace_s``: how long a closed round waits for missing forks.
-    ``idle_rounds``: so many rounds without any fork, and nothing to come, end the simulation.
+    ``hold``: a plan is kept for up to so many rounds while no job is near its end, none arrives and no node changes;
+    1 decides every round, as the live system does. Only without costs, and for policies that do not take turns.
+    ``idle_rounds``: so many rounds without any fork, and nothing to come, end the simulation;
+    so do ``most_rounds`` of any kind.
     """
 
     round_s: float = 360.0
@@ -81,7 +84,9 @@ class Settings:
     costs: Costs = field(default_factory=Costs)
     events: tuple[NodeEvent, ...] = ()
     grace_s: float = 10.0
+    hold: int = 1
     idle_rounds: int = 500
+    most_rounds: int | None = None
     detail: bool = False
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import floor, inf
 
 from hadare.model.plans import ForkPlan
@@ -21,6 +21,11 @@ class Fork:
     starts_s: float
     quota_s: float
     cold: bool
+
+    def over(self, rounds: int) -> Fork:
+        """The fork for so many rounds in one; each of them has its quota."""
+        plan = replace(self.plan, quota=self.plan.quota * rounds)
+        return replace(self, plan=plan, quota_s=self.starts_s + plan.quota / self.rate if self.rate > 0 else inf)
 
     @property
     def devices(self) -> int:
