@@ -30,10 +30,12 @@ def a_spec(**changes: Any) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def a_gateway(hub: MemoryHub, name: str = "gateway") -> AsyncIterator[GatewayService]:
+async def a_gateway(
+    hub: MemoryHub, name: str = "gateway", keep_code_s: float = 3600.0
+) -> AsyncIterator[GatewayService]:
     """A gateway that serves until the block ends."""
     backplane = hub.connect(name)
-    service = GatewayService(backplane, all_services, sweep_s=3600.0)
+    service = GatewayService(backplane, all_services, sweep_s=3600.0, keep_code_s=keep_code_s)
     ready = asyncio.Event()
     running = asyncio.create_task(service.run(ready.set))
     waiting = asyncio.create_task(ready.wait())

@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import click
+from rich.console import Console
 
 from hadare.cli import tables
 from hadare.cli.exit_codes import ExitCode
 from hadare.cli.framework import cluster_options, pass_session
+from hadare.cli.histories import VersionTold, by_version, of_history
 from hadare.cli.job_files import JobFile, read_job_file
+from hadare.cli.sending import localise
 from hadare.cli.session import Session, Target
 from hadare.client import HadareClient
 from hadare.model.errors import Rejected
@@ -22,6 +25,7 @@ from hadare.model.jobs import JobState
 from hadare.runtime import telemetry
 from hadare.wire import api, codec
 
+CODE_FOLDER = click.Path(file_okay=False, path_type=Path)
 JOB_FILE = click.Path(dir_okay=False, path_type=Path)
 
 
@@ -29,6 +33,8 @@ JOB_FILE = click.Path(dir_okay=False, path_type=Path)
 @click.argument("file", metavar="JOB.yaml", type=JOB_FILE)
 @click.option("--set", "settings", metavar="PATH=VALUE", multiple=True, help="Put a value over the file's.")
 @click.option("--name", metavar="NAME", help="The job's name, whatever the file says.")
+@click.option("--code", metavar="DIR", type=CODE_FOLDER, help="Send this folder along, to import the workload from.")
+@click.option("--start-from", metavar="FILE|JOB[@VERSION]", help="Weights for version 0, whatever the file says.")
 @click.option("--request-id", metavar="ID", help="Submitting twice with the same one makes one job.")
 @click.option("--wait", is_flag=True, help="Wait for the job's end; exit with 1 if it fails or is cancelled.")
 @click.option("--timeout", "timeout_s", metavar="SECONDS", type=click.FloatRange(min=0), help="With --wait.")
@@ -39,18 +45,21 @@ def submit(
     file: Path,
     settings: tuple[str, ...],
     name: str | None,
+    code: Path | None,
+    start_from: str | None,
     request_id: str | None,
     wait: bool,
     timeout_s: float | None,
 ) -> None:
     """Submit a job file."""
     job = read_job_file(file, [*settings, *([f"name={name}"] if name else [])])
-    job.checked()
+    local = localise(job, code, start_from)
+    local.checked()
     trace(session.target())
     telling = _Telling(session)
 
     async def act(client: HadareClient) -> tuple[api.Submitted, api.JobStatus]:
-        made = await _submitted(client, job, request_id)
+        made = await _submitted(client, await local.sent(client), request_id)
         if not session.json:
             session.note(f"{'submitted' if made.created else 'already submitted'} {made.name} ({made.job_id})")
         if wait:
@@ -102,7 +111,30 @@ def _simple(name: str, text: str, act: Callable[[HadareClient, str], Any]) -> cl
     return command
 
 
-job = _simple("job", "Show one job.", lambda client, name: client.get(name))
+@click.command("job")
+@click.argument("job_name", metavar="JOB")
+@click.option("--history", "last", type=click.IntRange(min=0), default=10, show_default=True, help="So many versions.")
+@cluster_options
+@pass_session
+def job(session: Session, job_name: str, last: int) -> None:
+    """Show one job, and how its metrics went."""
+
+    async def act(client: HadareClient) -> tuple[api.JobStatus, list[VersionTold]]:
+        status = await client.get(job_name)
+        told = [point async for point in client.history(status.job_id)] if last else []
+        return status, by_version(told)[-last:] if last else []
+
+    status, versions = session.run(act)
+
+    def human(console: Console) -> None:
+        console.print(tables.of_job(status))
+        if versions:
+            console.print()
+            console.print(of_history(versions))
+
+    session.show({**codec.to_plain(status), "history": codec.to_plain(versions)}, human)
+
+
 cancel = _simple("cancel", "End a job for good; its last version stays.", lambda client, name: client.cancel(name))
 pause = _simple("pause", "Keep a job from training; its steps are kept.", lambda client, name: client.pause(name))
 resume = _simple("resume", "Let a paused job train again.", lambda client, name: client.resume(name))

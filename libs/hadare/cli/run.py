@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,9 +18,12 @@ from hadare.cli import tables
 from hadare.cli.exit_codes import JobFailed, MissingPart
 from hadare.cli.framework import json_option, pass_session
 from hadare.cli.job_files import read_job_file
-from hadare.cli.jobs import JOB_FILE
+from hadare.cli.jobs import CODE_FOLDER, JOB_FILE
+from hadare.cli.sending import localise
 from hadare.cli.session import Session
 from hadare.machines.admission import read_spec
+from hadare.model.errors import Rejected
+from hadare.model.jobs import JobSpec
 
 if TYPE_CHECKING:
     from hadare.training.trainer import Standing
@@ -27,6 +32,8 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("file", metavar="JOB.yaml", type=JOB_FILE)
 @click.option("--set", "settings", metavar="PATH=VALUE", multiple=True, help="Put a value over the file's.")
+@click.option("--code", metavar="DIR", type=CODE_FOLDER, help="Import the workload from this folder.")
+@click.option("--start-from", metavar="FILE", help="A safetensors file with the first weights.")
 @click.option("--steps", type=click.IntRange(min=1), help="Train so many steps. Default: the file's total_steps.")
 @click.option("--seed", type=click.IntRange(min=0), help="Default: the file's seed.")
 @click.option("--device", default="cpu", show_default=True, help="A torch device, such as cuda:0.")
@@ -37,18 +44,24 @@ def run(
     session: Session,
     file: Path,
     settings: tuple[str, ...],
+    code: Path | None,
+    start_from: str | None,
     steps: int | None,
     seed: int | None,
     device: str,
     output: Path | None,
 ) -> None:
     """Train a job file with one local worker, without a cluster."""
-    job = read_job_file(file, settings)
-    spec = read_spec(job.checked(), job.name)
+    local = localise(read_job_file(file, settings), code, start_from)
+    spec = read_spec(local.checked(), local.job.name)
+    if spec.start_from is not None and local.weights is None:
+        raise Rejected(400, f"start_from: '{spec.start_from}' is known to a cluster only; give a file")
     train = _trainer()
+    _settle(spec, local.code)
     total = spec.total_steps if steps is None else steps
     with _bar(session, total) as progress:
-        result = _trained(lambda: train(spec, seed=seed, steps=steps, progress=progress, out=output, device=device))
+        options = {"seed": seed, "steps": steps, "out": output, "device": device, "start": local.weights}
+        result = _trained(lambda: train(spec, progress=progress, **options))
     document = {"workload": spec.workload, **dataclasses.asdict(result), "path": str(output) if output else None}
 
     def human(console: Console) -> None:
@@ -57,6 +70,20 @@ def run(
         console.print(f"{metrics}; loss {result.loss:.4f}; {speed}", highlight=False)
 
     session.show(document, human)
+
+
+def _settle(spec: JobSpec, code: Path | None) -> None:
+    """Makes this process what a fork would be. Labels of nodes mean nothing here. Raises ``JobFailed``."""
+    from hadare.training.needs import Unmet, check_data, check_requirements
+
+    try:
+        check_requirements(spec.requirements)
+        check_data([name for name in spec.data if "/" in name], {})
+    except Unmet as unmet:
+        raise JobFailed(str(unmet)) from unmet
+    os.environ.update(spec.env)
+    if code is not None:
+        sys.path.insert(0, str(code.resolve()))
 
 
 def _trainer() -> Callable[..., Any]:
@@ -71,15 +98,16 @@ def _trainer() -> Callable[..., Any]:
 
 def _trained(train: Callable[[], Any]) -> Any:
     """Raises what the training failed of with a job's exit code: the job is at fault, not the command."""
+    from hadare.training.granted import NotFinite
     from hadare.training.task import WorkloadError
-    from hadare.training.trainer import NotFinite
+    from hadare.training.tensorfile import WeightsError
 
     try:
         return train()
     except WorkloadError as error:
         tail = f"\n{error.failure.tail.rstrip()}" if error.failure.tail else ""
         raise JobFailed(f"{error.failure.message}{tail}") from error
-    except NotFinite as error:
+    except (NotFinite, WeightsError) as error:
         raise JobFailed(str(error)) from error
 
 

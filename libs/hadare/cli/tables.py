@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 from rich.table import Table
 from rich.text import Text
@@ -18,6 +18,28 @@ _STYLES = {
     **dict.fromkeys(("failed", "lost"), "red"),
     **dict.fromkeys(("queued", "waiting", "suspect", "draining", "paused", "cancelling"), "yellow"),
 }
+
+
+class Moved(Protocol):
+    """A tensor in two versions (``training.exporting.TensorDiff``, which needs torch)."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def dtype(self) -> str: ...
+
+    @property
+    def elements(self) -> int: ...
+
+    @property
+    def norm(self) -> float: ...
+
+    @property
+    def change(self) -> float: ...
+
+    @property
+    def relative(self) -> float: ...
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], right: Sequence[str] = ()) -> Table:
@@ -175,6 +197,16 @@ def of_versions(versions: Sequence[api.VersionInfo]) -> Table:
     ]
     columns = ("VERSION", "STEPS", "FORKS", "SIZE", "METRICS", "")
     return table(columns, rows, right=columns[:4])
+
+
+def of_diff(diffs: Sequence[Moved]) -> Table:
+    """Tensors, those that moved most for their size first."""
+    rows = [
+        (one.name, one.dtype, one.elements, number(one.norm), number(one.change), f"{one.relative:.2%}")
+        for one in sorted(diffs, key=lambda one: (-one.relative, one.name))
+    ]
+    columns = ("TENSOR", "TYPE", "ELEMENTS", "NORM", "CHANGE", "RELATIVE")
+    return table(columns, rows, right=columns[2:])
 
 
 def event_line(stored: StoredEvent) -> str:

@@ -1,12 +1,16 @@
-"""Commands about a job's weights: list versions, fetch one as a safetensors file."""
+"""Commands about a job's weights: list versions, fetch one, compare two, hand one to the world outside."""
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
+from types import ModuleType
+from typing import Literal
 
 import click
 
 from hadare.cli import tables
+from hadare.cli.exit_codes import MissingPart
 from hadare.cli.framework import cluster_options, pass_session
 from hadare.cli.session import Session
 from hadare.client import HadareClient
@@ -16,7 +20,7 @@ from hadare.wire import api, codec
 
 @click.group()
 def weights() -> None:
-    """List and fetch the versions of a job's model."""
+    """List, fetch, compare and export the versions of a job's model."""
 
 
 @weights.command("list")
@@ -70,3 +74,81 @@ def get(session: Session, job: str, version: int | None, output: Path | None) ->
             highlight=False,
         ),
     )
+
+
+@weights.command()
+@click.argument("job", metavar="JOB")
+@click.option("--version", type=click.IntRange(min=0), help="Which version. Default: the newest.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["safetensors", "torch"]),
+    default="safetensors",
+    show_default=True,
+    help="torch: as torch.load(weights_only=True) reads it.",
+)
+@click.option("-o", "--output", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="Where to.")
+@cluster_options
+@pass_session
+def export(
+    session: Session, job: str, version: int | None, form: Literal["safetensors", "torch"], output: Path | None
+) -> None:
+    """Write a version as a plain state dict: the model's tensors under the model's names, nothing else."""
+    tools = _tools()
+    if output is not None and not output.parent.is_dir():
+        raise Rejected(400, f"there is no folder {output.parent}")
+    with tempfile.TemporaryDirectory(prefix="hadare-") as scratch:
+        fetched = Path(scratch) / "version"
+        found = session.run(lambda client: client.weights_get(job, fetched, version))
+        ending = "safetensors" if form == "safetensors" else "pt"
+        path = output or Path(f"{found.name}-v{found.version}-state.{ending}")
+        tensors: int = tools.export(fetched, path, form)
+    document = {
+        **{"job_id": found.job_id, "name": found.name, "version": found.version, "steps": found.steps},
+        **{"path": str(path), "format": form, "tensors": tensors},
+    }
+    session.show(
+        document,
+        lambda console: console.print(
+            f"{path}: {tensors} tensors of version {found.version} of {found.name}", highlight=False
+        ),
+    )
+
+
+@weights.command()
+@click.argument("job", metavar="JOB")
+@click.argument("old", metavar="OLD", type=click.IntRange(min=0))
+@click.argument("new", metavar="[NEW]", type=click.IntRange(min=0), required=False)
+@cluster_options
+@pass_session
+def diff(session: Session, job: str, old: int, new: int | None) -> None:
+    """Show how far each tensor moved from version OLD to version NEW (default: the newest)."""
+    tools = _tools()
+    with tempfile.TemporaryDirectory(prefix="hadare-") as scratch:
+        folder = Path(scratch)
+
+        async def act(client: HadareClient) -> tuple[api.WeightsRef, api.WeightsRef]:
+            first = await client.weights_get(job, folder / "old", old)
+            return first, await client.weights_get(job, folder / "new", new)
+
+        first, second = session.run(act)
+        found = tools.diff(folder / "old", folder / "new")
+    rows = [
+        {
+            **{"name": one.name, "dtype": one.dtype, "elements": one.elements, "norm": one.norm},
+            **{"change": one.change, "relative": one.relative if one.norm else None},
+        }
+        for one in found
+    ]
+    document = {"job_id": first.job_id, "old": first.version, "new": second.version, "tensors": rows}
+    session.show(document, lambda console: console.print(tables.of_diff(found)))
+
+
+def _tools() -> ModuleType:
+    try:
+        from hadare.training import exporting
+    except ImportError as error:
+        raise MissingPart(
+            f"this needs {error.name or error}, which is missing: pip install 'hadare[node-agent]'"
+        ) from error
+    return exporting

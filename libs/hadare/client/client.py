@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
 from hadare.client.following import Follower
+from hadare.machines.belongings import SENT_CODE, SENT_WEIGHTS
 from hadare.model.errors import Rejected, Unavailable
 from hadare.model.events import StoredEvent
 from hadare.model.jobs import JobSpec, JobState
@@ -17,8 +19,8 @@ from hadare.runtime import telemetry
 from hadare.runtime.backoff import retrying
 from hadare.runtime.bus import Backplane
 from hadare.runtime.nats_connection import NatsConfig, connect_nats
-from hadare.wire import api, api_cluster, codec
-from hadare.wire.subjects import WEIGHTS, Endpoint
+from hadare.wire import api, api_cluster, bundles, codec
+from hadare.wire.subjects import CODE, WEIGHTS, Endpoint
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -122,6 +124,36 @@ class HadareClient:
         question = api.ReadLogs(job_id=job, from_seq=from_seq, round=round_no, fork=fork)
         async for line in self._follower().logs(question, follow=follow):
             yield line
+
+    async def history(self, job: str) -> AsyncIterator[api.HistoryPoint]:
+        """The versions that were made and evaluated, oldest first, as far back as events are kept."""
+        question = api.ReadHistory(job_id=job)
+        while True:
+            answer = await self.ask(api.HISTORY, question)
+            for point in answer.points:
+                yield point
+            if not answer.more:
+                return
+            question = api.ReadHistory(job_id=answer.job_id, from_seq=answer.last_seq)
+
+    # What a job brings along
+
+    async def send_code(self, folder: Path) -> str:
+        """Sends a folder as a code bundle, unless the cluster has it; what a spec's ``code`` is then.
+
+        Raises ``Rejected`` (400, 413) naming what cannot be sent.
+        """
+        bundle = await asyncio.to_thread(bundles.pack, folder)
+        with tempfile.TemporaryDirectory(prefix="hadare-") as scratch:
+            path = Path(scratch) / "bundle.tar"
+            await asyncio.to_thread(path.write_bytes, bundle.data)
+            await self._backplane.objects(CODE).put(path, SENT_CODE)
+        return bundle.sha256
+
+    async def send_weights(self, path: Path) -> str:
+        """Sends a safetensors file, unless the cluster has it; what a spec's ``start_from`` is then."""
+        sent = await self._backplane.objects(CODE).put(path, SENT_WEIGHTS)
+        return f"sha256:{sent.sha256}"
 
     # Weights
 

@@ -89,7 +89,7 @@ class Roles:
         )
 
     def node(self, node: str) -> Permissions:
-        """A node agent: its inventory, its messages, its results; it reads only weights and code of what others wrote."""
+        """A node agent: its inventory, its messages, its results; of others it reads weights and code alone."""
         return self._user(
             node,
             publish=[

@@ -10,6 +10,7 @@ from pathlib import Path
 from hadare.forking.schedule import data_seed
 from hadare.model.jobs import JobSpec
 from hadare.training.granted import Grant, Standing, silent
+from hadare.training.starting import start_model
 from hadare.training.weights import FileMeta
 from hadare.training.worker import build_worker
 
@@ -33,8 +34,11 @@ def run_local(
     progress: Callable[[Standing], None] = silent,
     out: Path | None = None,
     device: str = "cpu",
+    start: Path | None = None,
 ) -> LocalResult:
     """Trains ``spec`` for ``steps`` (default: all of its budget), evaluates it, and writes its weights to ``out``.
+
+    ``start``: a file with the first weights, see ``starting``.
 
     Raises ``WorkloadError`` if workload or data are missing, ``NotFinite`` if the training diverges.
     """
@@ -42,6 +46,8 @@ def run_local(
     seed = spec.seed if seed is None else seed
     total = spec.total_steps if steps is None else steps
     worker = build_worker(spec.workload, spec.config, spec.batch_size, seed, device)
+    if start is not None:
+        start_model(start, worker.model)
     grant = Grant(quota=total, data_seed=data_seed(seed, 0, 0), schedule_to=1.0)
     trained = worker.train(grant, report=progress)
     metrics = worker.evaluate()

@@ -175,6 +175,41 @@ class Logs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReadHistory:
+    """How a job's metrics went, after the event ``from_seq``. ``limit`` counts events."""
+
+    job_id: JobName
+    from_seq: Count = 0
+    limit: Limit = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryPoint:
+    """A version was made (``steps``, ``forks``, ``loss``: of the training) or evaluated (``metrics``), ``at`` Unix s.
+
+    ``loss`` is the newest that a fork had reported when the version was made.
+    """
+
+    sequence: Count
+    at: float
+    version: Count
+    steps: Count | None = None
+    forks: Count | None = None
+    loss: float | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """Oldest first. ``more``: ask again with ``last_seq``."""
+
+    job_id: str
+    points: tuple[HistoryPoint, ...]
+    last_seq: Count
+    more: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ListWeights:
     job_id: JobName
     limit: Annotated[int, Meta(ge=1, le=200)] = 20
@@ -235,11 +270,12 @@ RESUME = Endpoint("api.v1.jobs.resume", JobRef, JobStatus)
 DELETE = Endpoint("api.v1.jobs.delete", JobRef, Deleted)
 WATCH = Endpoint("api.v1.jobs.watch", Watch, Watching)
 LOGS = Endpoint("api.v1.jobs.logs", ReadLogs, Logs)
+HISTORY = Endpoint("api.v1.jobs.history", ReadHistory, History)
 LIST_WEIGHTS = Endpoint("api.v1.weights.list", ListWeights, WeightsList)
 GET_WEIGHTS = Endpoint("api.v1.weights.get", GetWeights, WeightsRef)
 
 ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
-    *(SUBMIT, GET, LIST, CANCEL, PAUSE, RESUME, DELETE, WATCH, LOGS, LIST_WEIGHTS, GET_WEIGHTS),
+    *(SUBMIT, GET, LIST, CANCEL, PAUSE, RESUME, DELETE, WATCH, LOGS, HISTORY, LIST_WEIGHTS, GET_WEIGHTS),
     *api_cluster.ENDPOINTS,
 )
 """All of the gateway's."""

@@ -1,8 +1,7 @@
-"""The endpoints about the cluster: nodes, prices, rounds, weights, and whether all is well."""
+"""The endpoints about the cluster: nodes, prices, rounds, and whether all is well."""
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
 
@@ -12,12 +11,11 @@ from hadare.machines.validation import nearest
 from hadare.model.devices import NodeInventory, NodeState, NodeWish
 from hadare.model.errors import Rejected
 from hadare.model.events import Event
-from hadare.model.jobs import JobRecord, VersionManifest
+from hadare.model.jobs import JobRecord
 from hadare.model.leases import Lease
 from hadare.model.plans import PriceCurve
 from hadare.runtime.bus import Backplane
-from hadare.wire import api, api_cluster, subjects
-from hadare_gateway.jobs import Jobs
+from hadare.wire import api_cluster, subjects
 from hadare_gateway.pages import fitting, page
 from hadare_gateway.views import Views
 
@@ -27,16 +25,13 @@ Discover = Callable[[], Awaitable[list[api_cluster.ServiceSeen]]]
 class Cluster:
     """Answers every question about the cluster. Writes ``node_wishes`` only."""
 
-    def __init__(self, backplane: Backplane, views: Views, jobs: Jobs, discover: Discover) -> None:
+    def __init__(self, backplane: Backplane, views: Views, discover: Discover) -> None:
         self._bus = backplane.bus
         self._journal = backplane.journal
         self._wishes = backplane.table(subjects.NODE_WISHES)
         self._pages = backplane.table(subjects.ROUND_PAGES)
-        self._versions = backplane.table(subjects.VERSIONS)
         self._views = views
-        self._jobs = jobs
         self._discover = discover
-        self._bucket = f"{backplane.bus.prefix}_{subjects.WEIGHTS}"
 
     async def nodes(self, question: api_cluster.Page) -> api_cluster.NodeList:
         kept, cursor = page(self._all_nodes(), lambda node: node.node, question.cursor, question.limit)
@@ -81,40 +76,6 @@ class Cluster:
             policy=current.policy if current else "",
             forks=stored.forks,
             decisions=stored.decisions,
-        )
-
-    async def list_weights(self, question: api.ListWeights) -> api.WeightsList:
-        record = (await self._jobs.find(question.job_id)).record
-        newest = (await self._jobs.get(api.JobRef(job_id=record.job_id))).version
-        if question.cursor:
-            newest = min(newest, _number(question.cursor) - 1)
-        wanted = range(newest, max(-1, newest - question.limit), -1)
-        found = await asyncio.gather(*(self._versions.get(f"{record.job_id}.{version}") for version in wanted))
-        versions = fitting([_version(entry.record) for entry in found if entry])
-        # Manifests of old versions may be gone, all older ones with them: an empty page is the last.
-        last = versions[-1].version if versions else 0
-        return api.WeightsList(
-            job_id=record.job_id, bucket=self._bucket, versions=tuple(versions), cursor=str(last) if last > 0 else ""
-        )
-
-    async def weights(self, question: api.GetWeights) -> api.WeightsRef:
-        status = await self._jobs.get(api.JobRef(job_id=question.job_id))
-        version = status.version if question.version is None else question.version
-        if status.version < 0:
-            raise Rejected(404, f"job '{status.name}' has no model yet ({status.state.value}: {status.reason})")
-        if version > status.version:
-            raise Rejected(404, f"job '{status.name}' has no version {version}; the newest is {status.version}")
-        entry = await self._versions.get(f"{status.job_id}.{version}")
-        if entry is None or entry.record.weights_deleted:
-            raise Rejected(404, f"the weights of version {version} of job '{status.name}' are no longer kept")
-        return api.WeightsRef(
-            job_id=status.job_id,
-            name=status.name,
-            version=version,
-            steps=entry.record.steps,
-            bucket=self._bucket,
-            weights=entry.record.weights,
-            metrics=entry.record.metrics,
         )
 
     async def status(self, _question: api_cluster.Empty) -> api_cluster.ClusterStatus:
@@ -207,25 +168,6 @@ def _cell(curve: PriceCurve) -> api_cluster.CellPrice:
     )
 
 
-def _version(manifest: VersionManifest) -> api.VersionInfo:
-    return api.VersionInfo(
-        version=manifest.version,
-        base_version=manifest.base_version,
-        steps=manifest.steps,
-        weights=manifest.weights,
-        metrics=manifest.metrics,
-        available=not manifest.weights_deleted,
-        parents=manifest.parents,
-        rejected=manifest.rejected,
-    )
-
-
 def _descending(number: int) -> str:
     """A name that sorts later the smaller the number is."""
     return f"{2**53 - number:016d}"
-
-
-def _number(cursor: str) -> int:
-    if not cursor.isdecimal() or len(cursor) > 16:
-        raise Rejected(400, f"cursor: '{cursor}' did not come from this endpoint")
-    return int(cursor)

@@ -30,6 +30,10 @@ class Intake:
         self._jobs = backplane.table(subjects.JOBS)
         self._journal = backplane.journal
 
+    async def knows(self, request_id: str) -> bool:
+        """Whether the request has been here before: then its spec was found good."""
+        return await self._requests.get(admission.request_key(request_id)) is not None
+
     async def submit(self, intent: SubmitIntent) -> api.Submitted:
         """Creates the job, or finds the one that the same request has made. Raises ``Rejected`` (409)."""
         key = admission.request_key(intent.request_id)

@@ -1,21 +1,16 @@
-"""The endpoints about jobs: what users submit, want, ask and watch."""
+"""The endpoints about jobs that exist: what users want of them, ask and watch."""
 
 from __future__ import annotations
 
 import re
-import secrets
-import time
-from collections.abc import Mapping
-from typing import Any
 
 from hadare.machines import admission
 from hadare.machines.status import reason_of, state_of
-from hadare.machines.validation import Fault, faults_of, nearest, read, refuse
+from hadare.machines.validation import nearest
 from hadare.model.errors import Conflict, Rejected, Unavailable
 from hadare.model.events import Event
 from hadare.model.jobs import JobProgress, JobRecord
 from hadare.model.plans import ForkPlan
-from hadare.runtime import telemetry
 from hadare.runtime.bus import Backplane, Entry
 from hadare.wire import api, subjects
 from hadare_gateway.intake import Intake
@@ -39,17 +34,6 @@ class Jobs:
         self._progress = backplane.table(subjects.PROGRESS)
         self._views = views
         self.intake = Intake(backplane)
-
-    async def submit(self, plain: dict[str, Any]) -> api.Submitted:
-        """Refuses a bad spec with every fault in it, listed by path; nothing is stored then."""
-        refuse(_faults_of_submission(plain), "the request")
-        request = read(plain, api.Submit, "the request")
-        spec = admission.read_spec(request.spec)
-        request_id = request.request_id or secrets.token_hex(16)
-        intent = admission.intent_of(
-            spec, request_id, submitted_at=round(time.time(), 3), traceparent=_submission_trace()
-        )
-        return await self.intake.submit(intent)
 
     async def get(self, question: api.JobRef) -> api.JobStatus:
         entry = await self.find(question.job_id)
@@ -203,23 +187,12 @@ class Jobs:
         return entry.record if entry else None
 
 
-def _faults_of_submission(plain: Mapping[str, Any]) -> list[Fault]:
-    """Those of the request and those of the spec in it, each once."""
-    outer = [fault for fault in faults_of(plain, api.Submit) if not fault.path.startswith("spec.")]
-    return outer + (admission.check_spec(plain["spec"], "spec") if isinstance(plain.get("spec"), Mapping) else [])
-
-
 def _order(record: JobRecord) -> str:
     return f"{record.submitted_at:017.3f}:{record.job_id}"
 
 
 def _order_of(status: api.JobStatus) -> str:
     return f"{status.submitted_at:017.3f}:{status.job_id}"
-
-
-def _submission_trace() -> str:
-    """The span that handles the submission; without tracing still a trace of its own, so that every job has one."""
-    return telemetry.traceparent() or telemetry.new_traceparent()
 
 
 def _trace_id(traceparent: str) -> str:

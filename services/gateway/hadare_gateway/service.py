@@ -18,7 +18,10 @@ from hadare.wire.subjects import Endpoint
 from hadare_gateway.cluster import Cluster, Discover
 from hadare_gateway.config import GatewayConfig
 from hadare_gateway.jobs import Jobs
+from hadare_gateway.sent import Sent, hashes_named
+from hadare_gateway.submissions import Submissions
 from hadare_gateway.views import Views
+from hadare_gateway.weights import Weights
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -38,11 +41,16 @@ log = structlog.get_logger("hadare.gateway")
 class GatewayService:
     """Serves the message API. Any number of gateways can serve the same cluster."""
 
-    def __init__(self, backplane: Backplane, discover: Discover, *, sweep_s: float) -> None:
+    def __init__(
+        self, backplane: Backplane, discover: Discover, *, sweep_s: float, keep_code_s: float = 3600.0
+    ) -> None:
         self._backplane = backplane
         self._views = Views(backplane)
         self._jobs = Jobs(backplane, self._views)
-        self._cluster = Cluster(backplane, self._views, self._jobs, discover)
+        self._cluster = Cluster(backplane, self._views, discover)
+        self._weights = Weights(backplane, self._jobs)
+        self._sent = Sent(backplane, self._weights, keep_code_s)
+        self._submissions = Submissions(self._jobs.intake, self._sent)
         self._sweep_s = sweep_s
 
     async def run(self, ready: Callable[[], None]) -> None:
@@ -63,9 +71,9 @@ class GatewayService:
 
     def routes(self) -> list[Route[Any, Any]]:
         """Every endpoint with its handler."""
-        jobs, cluster = self._jobs, self._cluster
+        jobs, cluster, weights = self._jobs, self._cluster, self._weights
         return [
-            Route(_raw(api.SUBMIT), jobs.submit),
+            Route(_raw(api.SUBMIT), self._submissions.submit),
             checked(api.GET, jobs.get),
             checked(api.LIST, jobs.list),
             checked(api.CANCEL, jobs.cancel),
@@ -74,8 +82,9 @@ class GatewayService:
             checked(api.DELETE, jobs.delete),
             checked(api.WATCH, jobs.watch),
             checked(api.LOGS, jobs.logs),
-            checked(api.LIST_WEIGHTS, cluster.list_weights),
-            checked(api.GET_WEIGHTS, cluster.weights),
+            checked(api.HISTORY, weights.history),
+            checked(api.LIST_WEIGHTS, weights.list),
+            checked(api.GET_WEIGHTS, weights.get),
             checked(api_cluster.LIST_NODES, cluster.nodes),
             checked(api_cluster.DRAIN, cluster.drain),
             checked(api_cluster.UNDRAIN, cluster.undrain),
@@ -86,7 +95,7 @@ class GatewayService:
         ]
 
     async def sweep(self) -> None:
-        """Finishes what crashed gateways have begun: intents without a job, names that nobody holds."""
+        """Finishes what crashed gateways have begun: intents without a job, names that nobody holds, code of no job."""
         jobs, requests = self._views.jobs.records, self._views.requests.records
         for key in sorted(key for key, job_id in requests.items() if job_id not in jobs):
             await self._jobs.intake.finish_dangling(key)
@@ -94,6 +103,7 @@ class GatewayService:
         stale = [n for n, claim in names.items() if claim.request not in requests and claim.job_id not in jobs]
         for name in sorted(stale):
             await self._jobs.intake.free_stale(name)
+        await self._sent.sweep({sha256 for job in jobs.values() for sha256 in hashes_named(job.spec)})
 
     async def _sweep_for_ever(self) -> None:
         while True:
@@ -110,7 +120,7 @@ async def main(backplane: Backplane, config: GatewayConfig) -> None:
     async def discovered() -> list[api_cluster.ServiceSeen]:
         return control_services(await discover(backplane))
 
-    service = GatewayService(backplane, discovered, sweep_s=config.sweep_s)
+    service = GatewayService(backplane, discovered, sweep_s=config.sweep_s, keep_code_s=config.keep_code_s)
     await service.run(lambda: log.info("ready", endpoints=len(api.ENDPOINTS)))
 
 

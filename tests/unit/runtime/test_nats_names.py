@@ -9,7 +9,7 @@ from hadare.runtime.bus import Identity, Route
 from hadare.runtime.nats_micro import INBOX, Discovery, describe, endpoint_name
 from hadare.runtime.nats_stored import unix_seconds
 from hadare.runtime.nats_streams import SHARES, Names, declarations
-from hadare.wire.subjects import BUCKETS, GRANT, WEIGHTS
+from hadare.wire.subjects import BUCKETS, CODE, GRANT, WEIGHTS
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,51 @@
+"""How a job's metrics went, version by version: what ``hadare job`` shows beside the job's status. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from rich.table import Table
+
+from hadare.cli import tables
+from hadare.wire import api
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionTold:
+    """A version as the events tell of it; ``metrics`` once it was evaluated."""
+
+    version: int
+    at: float = 0.0
+    steps: int = 0
+    forks: int = 0
+    loss: float | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+def by_version(points: Iterable[api.HistoryPoint]) -> list[VersionTold]:
+    """One entry a version, oldest first: its making and its evaluation are two events."""
+    told: dict[int, VersionTold] = {}
+    for point in points:
+        known = told.get(point.version) or VersionTold(version=point.version, at=point.at)
+        if point.steps is not None:
+            known = replace(known, steps=point.steps, forks=point.forks or 0, loss=point.loss, at=point.at)
+        told[point.version] = replace(known, metrics=point.metrics or known.metrics)
+    return [told[version] for version in sorted(told)]
+
+
+def of_history(versions: Sequence[VersionTold]) -> Table:
+    """A column for each metric."""
+    names = sorted({name for one in versions for name in one.metrics})
+    rows = [
+        (
+            one.version,
+            one.steps,
+            one.forks or "",
+            tables.number(one.loss),
+            *(tables.number(one.metrics.get(name)) for name in names),
+        )
+        for one in versions
+    ]
+    columns = ("VERSION", "STEPS", "FORKS", "LOSS", *(name.upper() for name in names))
+    return tables.table(columns, rows, right=columns)
