@@ -115,6 +115,21 @@ async def test_the_server_is_one_thread_and_says_what_it_can_import(server: Fork
     assert "ModuleNotFoundError" in server.hello.failed["no.such.module"]
 
 
+async def test_a_script_trains_several_leases_in_one_process(server: ForkServer, tmp_path: Path) -> None:
+    script = ForkSpec(workload="scripts_for_training:fits", batch_size=16, path=(str(HOSTILE.parents[1]),))
+    fork, base = await start_with_base(server, script, tmp_path)
+    await fork.process.send(a_training(base, tmp_path / "one", quota=200, evaluate_base=True))
+    untrained: Evaluated = await fork.until(Evaluated)
+    first: Done = await fork.until(Done)
+    assert (first.steps, first.updates, first.reason) == (200, 200, "quota")
+    second = await fork.train(tmp_path / "one", tmp_path / "two", quota=200, data_seed=2)
+    await fork.process.send(Evaluate(base=str(tmp_path / "two")))
+    trained: Evaluated = await fork.until(Evaluated)
+    assert trained.metrics["mse"] < untrained.metrics["mse"]
+    assert second.steps == 200
+    assert await fork.process.kill()
+
+
 async def test_a_fork_trains_several_leases_in_one_process(server: ForkServer, tmp_path: Path) -> None:
     fork, base = await start_with_base(server, DIGITS, tmp_path)
     first = await fork.train(base, tmp_path / "one", quota=20, base_sha256="a" * 64)
