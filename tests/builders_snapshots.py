@@ -42,7 +42,10 @@ def some_jobs(draw: st.DrawFn) -> JobView:
         min_fork_share=draw(st.sampled_from([0.0, 0.0, 0.3, 1.0])),
         spread_factor=draw(st.floats(0, 1)),
         priority=draw(st.floats(0.1, 10)),
-        utility=draw(st.sampled_from(["throughput", "least_remaining_work"])),
+        utility=draw(st.sampled_from(["throughput", "least_remaining_work", "makespan", "finish_time_fairness"])),
+        batching=draw(st.sampled_from(["balanced", "balanced", "lockstep"])),
+        fork_gain=draw(st.sampled_from([(), (), (1.0, 1.6, 1.9), (1.0, 0.9)])),
+        consolidation_cost_s=draw(st.sampled_from([0.0, 0.0, 20.0])),
         constraints=draw(
             st.sampled_from(
                 [Constraints()] * 3

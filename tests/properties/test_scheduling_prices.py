@@ -1,6 +1,6 @@
 """Prices, utilities, quotas and throughput, whatever the numbers."""
 
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from builders_snapshots import snapshots
@@ -13,11 +13,9 @@ from hadare.scheduling.pricing import Curves, price_book
 from hadare.scheduling.throughput import observe
 from hadare.scheduling.utility import Stake, utility_names, utility_of
 
-ROUNDS = settings(max_examples=50, deadline=None)
 positive = st.floats(1e-3, 1e6)
 
 
-@ROUNDS
 @given(snapshots())
 def test_prices_lie_within_their_bounds_and_rise_with_what_is_taken(snapshot: Snapshot) -> None:
     book = price_book(1, snapshot.nodes, snapshot.jobs, 360, now_s=snapshot.now_s)
@@ -29,7 +27,6 @@ def test_prices_lie_within_their_bounds_and_rise_with_what_is_taken(snapshot: Sn
         assert prices[-1] <= curve.u_max * (1 + 1e-9)
 
 
-@ROUNDS
 @given(snapshots())
 def test_the_planner_prices_devices_by_the_very_curves_that_were_quoted(snapshot: Snapshot) -> None:
     cells = Cells(snapshot.nodes)
@@ -40,7 +37,6 @@ def test_the_planner_prices_devices_by_the_very_curves_that_were_quoted(snapshot
         assert abs(curves.marginal(cells.capacity)[i] - curve.price(curve.capacity)) <= 1e-9 * curve.u_max
 
 
-@ROUNDS
 @given(snapshots(), st.integers(1, 10_000))
 def test_an_empty_cell_lets_any_job_in(snapshot: Snapshot, horizon: int) -> None:
     """One device of any type, held until the job has finished on it, costs less than the job is then worth."""
@@ -59,7 +55,6 @@ def test_an_empty_cell_lets_any_job_in(snapshot: Snapshot, horizon: int) -> None
                 assert worth > max(left_s / 360, 1.0) * reserve[device_type]
 
 
-@ROUNDS
 @given(st.sampled_from(utility_names()), st.lists(positive, min_size=7, max_size=7), positive, positive)
 def test_finishing_later_is_never_worth_more(name: str, figures: list[float], left_s: float, later_s: float) -> None:
     stake = Stake(*figures)
@@ -71,7 +66,6 @@ def test_finishing_later_is_never_worth_more(name: str, figures: list[float], le
     assert value(stake, finish_s + later_s) > 0 or name == "hard_deadline"
 
 
-@ROUNDS
 @given(st.integers(0, 10**7), st.lists(st.tuples(positive, st.floats(1, 4)), min_size=1, max_size=12))
 def test_quotas_are_whole_steps_within_what_is_left(steps_left: int, forks: list[tuple[float, float]]) -> None:
     expected, slacks = [e for e, _ in forks], [s for _, s in forks]
@@ -81,14 +75,12 @@ def test_quotas_are_whole_steps_within_what_is_left(steps_left: int, forks: list
     assert all(part >= 0 for part in parts)
 
 
-@ROUNDS
 @given(st.integers(0, 10**7), st.lists(positive, min_size=1, max_size=12))
 def test_quotas_give_out_all_that_a_round_could_do(steps_left: int, expected: list[float]) -> None:
     parts = quotas(steps_left, expected, [1.5] * len(expected))
     assert sum(parts) >= min(steps_left, sum(expected))
 
 
-@ROUNDS
 @given(st.integers(50, 10**6), st.lists(st.floats(10, 1e6), min_size=1, max_size=8))
 def test_forks_whose_quotas_bind_end_together(steps_left: int, expected: list[float]) -> None:
     assume(steps_left <= sum(expected))
@@ -98,7 +90,6 @@ def test_forks_whose_quotas_bind_end_together(steps_left: int, expected: list[fl
     assert all(abs(end - share) <= (len(expected) + 1) / e for end, e in zip(ends, expected, strict=True))
 
 
-@ROUNDS
 @given(st.floats(0.01, 1e5), st.lists(st.floats(0.95, 1.05), min_size=3, max_size=10))
 def test_after_the_first_observation_the_estimate_is_within_the_noise(truth: float, noise: list[float]) -> None:
     known = Measured(steps_per_s=truth * 2.6, count=0)
@@ -107,7 +98,6 @@ def test_after_the_first_observation_the_estimate_is_within_the_noise(truth: flo
         assert abs(known.steps_per_s / truth - 1) <= 0.0501
 
 
-@ROUNDS
 @given(st.floats(0.01, 1e5), st.integers(1, 1000), st.floats(2, 50), st.booleans())
 def test_a_change_of_speed_is_seen_after_two_rounds(truth: float, count: int, factor: float, faster: bool) -> None:
     now = truth * factor if faster else truth / factor

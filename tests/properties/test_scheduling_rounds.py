@@ -8,15 +8,18 @@ from builders_scheduling import FIVE_UNEQUAL, SPEED, a_job, a_node, rates
 from hadare.model.plans import NodeView
 from hadare.scheduling.policies import Hadar, Hadare, Policy, policy_of
 from hadare.scheduling.policies.base import OVERDUE_SHARE
+from hadare.scheduling.utility import utility_names
 
 PATIENCE = 4
+FEWER = settings(max_examples=settings.default.max_examples // 2)
+"""Each example is many rounds."""
 
 
-@settings(max_examples=25, deadline=None)
+@FEWER
 @given(
     st.sampled_from([Hadare(patience=PATIENCE), Hadar(patience=PATIENCE)]),
     st.integers(1, 3),
-    st.sampled_from(["throughput", "least_remaining_work"]),
+    st.sampled_from(utility_names()),
     st.floats(1.0, 50.0),
 )
 def test_a_long_job_is_served_again_and_again_under_steady_arrivals_of_short_ones(
@@ -36,7 +39,7 @@ def test_a_long_job_is_served_again_and_again_under_steady_arrivals_of_short_one
     assert len(cluster.served["long"]) >= 2
 
 
-@settings(max_examples=25, deadline=None)
+@FEWER
 @given(
     st.sampled_from(["hadare", "hadar"]),
     st.lists(st.tuples(st.integers(1, 60_000), st.integers(1, 3)), min_size=1, max_size=6),
@@ -54,7 +57,7 @@ def test_every_job_ends_and_soon_after_the_work_allows(
     assert not cluster.jobs
 
 
-@settings(max_examples=25, deadline=None)
+@FEWER
 @given(st.sampled_from(["hadare", "hadar"]), st.lists(st.integers(200_000, 2_000_000), min_size=1, max_size=4))
 def test_while_nothing_comes_or_goes_nobody_is_moved_twice(name: str, sizes: list[int]) -> None:
     cluster = Rounds(policy_of(name), FIVE_UNEQUAL)

@@ -1,4 +1,4 @@
-"""How good the first guess of a throughput is: the closed form against published rates, one model left out at a time."""
+"""How good the first guess of a throughput is: the formula against published rates, one model left out at a time."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def leave_one_out(cells: Sequence[Cell]) -> GuessQuality:
 
 def _form(cell: Cell) -> float:
     """The closed form without its constant."""
-    return pmi(cell.device_type) / (cell.batch_size * GFLOP_PER_SAMPLE[cell.model]) ** COLD_EXPONENT
+    return float(pmi(cell.device_type) / (cell.batch_size * GFLOP_PER_SAMPLE[cell.model]) ** COLD_EXPONENT)
 
 
 def _constant(cells: Sequence[Cell]) -> float:

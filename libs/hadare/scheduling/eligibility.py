@@ -17,6 +17,9 @@ from hadare.model.plans import JobView, NodeView
 from hadare.scheduling.devices import canonical_type, spec_of
 from hadare.scheduling.utility import DEFAULT, F, Stake, urgency_of, utility_names, utility_of
 
+TIE = 1e-9
+"""Relative difference below which two values are a tie, to be broken by id."""
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -122,6 +125,15 @@ class JobTable:
         return _each(self.stake, lambda values: float(values[row]))
 
 
+def in_order(keys: Floats, scale: Floats) -> list[int]:
+    """Rows by their keys, the least first. Keys that differ by less than ``TIE`` of their scale are a tie: by row."""
+    order = np.argsort(keys, kind="stable")
+    with np.errstate(invalid="ignore"):
+        apart = np.diff(keys[order]) > TIE * np.abs(scale[order][1:])
+    group = np.concatenate([[0], np.cumsum(apart)])[: len(order)]
+    return [int(row) for row in order[np.lexsort((order, group))]]
+
+
 def cell_rates(cells: Cells, table: JobTable) -> Floats:
     """Steps/s of one rank of every job (row) in every cell (column); 0 where it may not or cannot run."""
     if not table.jobs or not cells.keys:
@@ -152,7 +164,9 @@ def job_table(jobs: Iterable[JobView], types: Sequence[str], now_s: float, devic
     best = rates.max(axis=1, initial=0.0)
     gang = _column(job.gang for job in rows)
     steps = _column(job.steps_left for job in rows)
-    alone = gang * np.where(best > 0, best, 1.0)
+    # The ideal is measured on the best type that the job knows, there or not: utilities do not jump when nodes come.
+    ideal = _column(max(_rates(job, tuple(job.throughput)), default=0.0) for job in rows)
+    alone = gang * np.where(ideal > 0, ideal, 1.0)
     ideal_s = _column(job.total_steps for job in rows) / alone
     stake = Stake(
         weight=_column(job.priority for job in rows),

@@ -148,7 +148,7 @@ class _Programme:
 
     def solve(self, time_limit_s: float, gap: float) -> Optimum:
         worth = np.array([c.worth for c in self._columns])
-        scale = float(worth.max())
+        scale = float(worth.max()) or 1.0
         prices = np.array([price for _, price in self._steps])
         gain = np.concatenate([worth, np.zeros(len(self._flows)), -prices]) / scale
         top = np.concatenate([np.ones(len(worth)), np.full(len(self._flows), np.inf), np.ones(len(prices))])

@@ -14,7 +14,7 @@ from itertools import permutations
 
 import numpy as np
 
-from hadare.scheduling.eligibility import Bools, Cells, Floats, Ints, JobTable, warm_cells
+from hadare.scheduling.eligibility import TIE, Bools, Cells, Floats, Ints, JobTable, warm_cells
 from hadare.scheduling.holding import Counts, Devices, Holding
 
 MOST_COMPOSITIONS = 300
@@ -167,9 +167,10 @@ class Gangs:
             if mixes.size:
                 self._anywhere(mixes, np.array(members, dtype=np.int64), duals, most, found)
         self._packed(rows, found)
+        prices = duals.tolist()
         for row in rows:
             found[row].extend(self._staying(row))
-            found[row].sort(key=lambda c: (-rounded(c.worth - _at(duals, c.counts)), c.counts, c.places))
+            found[row].sort(key=lambda c: (-_reduced(c, prices), c.counts, c.places))
             if most is not None:
                 del found[row][most:]
         return found
@@ -247,8 +248,10 @@ class Gangs:
             yield Candidate(worth=self.worth(row, warm) * (1 + STAY), counts=self._counts(warm), places=(warm,))
 
 
-def _at(duals: Floats, counts: Counts) -> float:
-    return sum(float(duals[r]) * count for r, count in enumerate(counts) if count)
+def _reduced(candidate: Candidate, duals: Sequence[float]) -> float:
+    """Worth less the dual prices of the devices, with ties made equal."""
+    value = candidate.worth - sum([duals[r] * count for r, count in enumerate(candidate.counts) if count])
+    return rounded(value) if abs(value) > TIE * candidate.worth else 0.0
 
 
 def where(candidate: Candidate, holding: Holding, *, all_places: bool = False) -> list[Devices]:

@@ -76,7 +76,7 @@ def _bounds(table: JobTable, devices: int, round_s: float, horizon: int | None) 
     last_finish = age + np.maximum(rounds * round_s, slowest_s) + 1e-9
     per_round = table.utilities(last_finish) / np.maximum(most_rounds, 2.0 * rounds * devices)
     floor = max(0.5 * float(per_round[rows].min()), LOWEST_PRICE)
-    lowest = np.maximum(floor * np.sqrt(worth / worth.max()), LOWEST_PRICE)
+    lowest = np.maximum(floor * np.sqrt(worth / max(float(worth.max()), LOWEST_PRICE)), LOWEST_PRICE)
     return np.where(worth > 0, lowest, resting), np.where(worth > 0, np.maximum(worth, lowest), resting)
 
 

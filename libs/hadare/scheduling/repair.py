@@ -94,7 +94,7 @@ class Repair:
     def respond(self, row: int) -> None:
         """The job's best response to the dual prices, if it is not worth less than they ask."""
         for candidate in self._candidates[row]:
-            if self._reduced(candidate) < 0:
+            if self._reduced(candidate) < -WORTHWHILE * candidate.worth:
                 return
             places = where(candidate, self.holding)
             if places:

@@ -2,8 +2,8 @@
 
 The table (``hadare/tables/gang_spread.csv``) holds geometric means, over batch sizes and device types, of the ratio of
 unconsolidated to consolidated throughput that Gavel (OSDI'20, MIT licence, commit c4fa4009) published for gangs of 2, 4
-and 8. The row without a model is the mean over all. Single cells scatter widely (0.1 to 1.35 for gangs of 8): it depends
-on the network, which no table knows.
+and 8. The row without a model is the mean over all. Single cells scatter widely (0.1 to 1.35 for gangs of 8): the loss
+depends on the network, which no table knows.
 """
 
 from __future__ import annotations

@@ -11,9 +11,9 @@ from hadare.model.plans import ForkPlan, GangMember, RoundPlan, Snapshot
 from hadare.scheduling.decisions import Outcome, conclude
 from hadare.scheduling.division import gang_quota
 from hadare.scheduling.duals import Relaxation, type_duals
-from hadare.scheduling.eligibility import Cells, Floats, JobTable, job_table
+from hadare.scheduling.eligibility import Cells, Floats, JobTable, in_order, job_table
 from hadare.scheduling.holding import Devices, Holding, Market
-from hadare.scheduling.placement import Candidate, Gangs, rounded
+from hadare.scheduling.placement import Candidate, Gangs
 from hadare.scheduling.planning import Choice, Programme
 from hadare.scheduling.policies.base import PATIENCE_ROUNDS, Memory, overdue, remember
 from hadare.scheduling.pricing import Curves
@@ -90,9 +90,9 @@ class _Round:
             if mixed:
                 paid = sum(float(self._duals[r]) * n for r, n in enumerate(mixed[0].counts))
                 reduced[row] = (mixed[0].worth - paid) / gang[row]
-        keys = [-rounded(value) for value in reduced.tolist()]
         late = set(first)
-        return [*first, *sorted((row for row in range(rows) if row not in late), key=lambda row: (keys[row], row))]
+        worth = np.maximum(self._worths.max(axis=1), np.abs(reduced) * gang) / gang
+        return [*first, *(row for row in in_order(-reduced, worth) if row not in late)]
 
     def place(self, first: Sequence[int], queue: Sequence[int]) -> None:
         """Those that must wait no longer, whatever it costs; then the plan that is worth most."""

@@ -14,8 +14,7 @@ from hadare.model.plans import ForkPlan, GangMember, RoundPlan, Snapshot
 from hadare.scheduling.decisions import Outcome, conclude
 from hadare.scheduling.division import quotas, slack
 from hadare.scheduling.duals import completion_duals
-from hadare.scheduling.eligibility import Cells, JobTable, job_table
-from hadare.scheduling.placement import rounded
+from hadare.scheduling.eligibility import Cells, JobTable, in_order, job_table
 from hadare.scheduling.policies.base import PATIENCE_ROUNDS, Memory, overdue, remember
 from hadare.scheduling.pricing import Curves, Occupancy
 from hadare.scheduling.sharing import Line, Share, Sharing
@@ -68,8 +67,7 @@ def least_work_first(table: JobTable, cells: Cells) -> Line:
     prices = completion_duals(seconds, cells.of_type.tolist())
     work = (seconds * prices).min(axis=1) + restart * prices[table.rates.argmax(axis=1)]
     work = np.divide(work, table.urgencies(), out=np.full_like(work, np.inf), where=table.urgencies() > 0)
-    keys = [rounded(value) for value in work.tolist()]
-    return Line(sorted(range(len(keys)), key=lambda row: (keys[row], row)), work, prices)
+    return Line(in_order(work, work), work, prices)
 
 
 def _forks(share: Share, cells: Cells) -> Sequence[ForkPlan]:
