@@ -33,10 +33,14 @@ class Follow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetch:
-    """Bring the base weights onto this node. Comes back as ``BaseFetched`` or ``FetchFailed``."""
+    """Bring the base weights onto this node. Comes back as ``BaseFetched`` or ``FetchFailed``.
+
+    ``sent``: they are a user's, in the object store ``code``.
+    """
 
     lease: LeaseId
     ref: ObjectRef
+    sent: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -162,6 +162,11 @@ class Process:
         return self.lease is None and self.state in (ProcessState.STARTING, ProcessState.IDLE)
 
 
+def weights_for(lease: Lease) -> ObjectRef | None:
+    """What must be on the node before the lease can begin: its base, or what version 0 shall be."""
+    return lease.spec.start_object if lease.kind == "init" else lease.base
+
+
 def same_work(one: Lease, other: Lease) -> bool:
     """Whether two leases of one name mean the same; a resent one may carry other clocks and another trace."""
     return (one.node, one.spec, one.devices, one.device_type, one.base, one.base_version) == (

@@ -23,6 +23,7 @@ import torch
 from hadare.model.leases import Failure, FailureKind
 from hadare.training import linux
 from hadare.training.granted import Grant, NotFinite, Standing, Trained
+from hadare.training.imports import put_first
 from hadare.training.protocol import (
     COMMANDS,
     Command,
@@ -41,6 +42,7 @@ from hadare.training.protocol import (
     Train,
     frame,
 )
+from hadare.training.starting import start_model
 from hadare.training.task import WorkloadError
 from hadare.training.tensorfile import WeightsError
 from hadare.training.weights import FileMeta
@@ -124,7 +126,7 @@ def _settle(request: Spawn, output: int) -> None:
     linux.write_marker(request.process_id)
     # If memory runs out, it is a fork that goes, not the agent.
     Path("/proc/self/oom_score_adj").write_text("500")
-    sys.path[:0] = request.spec.path
+    put_first(request.spec.path)
     torch.set_num_threads(max(1, request.spec.threads))
 
 
@@ -187,6 +189,8 @@ def _serve(request: Spawn, channel: Channel, begun: float) -> int:
 
 def _init(worker: Worker, command: Init) -> Done:
     out = Path(command.out)
+    if command.start:
+        start_model(Path(command.start), worker.model)
     written = worker.save(out)
     return Done(out=command.out, sha256=written.sha256, bytes=written.bytes)
 

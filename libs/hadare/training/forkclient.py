@@ -51,15 +51,25 @@ class ForkServer:
 
     @classmethod
     async def start(
-        cls, preload: Sequence[str], *, env: Mapping[str, str] | None = None, timeout_s: float = 120.0
+        cls,
+        preload: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        timeout_s: float = 120.0,
+        python: str = "",
     ) -> Self:
         """Starts a server that has imported ``preload``. Raises ``Broken`` if it does not come up.
 
+        ``python``: the interpreter, '' for this one; hadare of the same version must be installed in it.
         Call it from the main thread: the server ends with the thread that started it.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            process = _execute(theirs.fileno(), preload, env or {})
+            try:
+                process = _execute(python or sys.executable, theirs.fileno(), preload, env or {})
+            except OSError as error:
+                ours.close()
+                raise Broken(f"the fork server did not start: {error}") from error
         server = cls(process, ours)
         try:
             await asyncio.wait_for(asyncio.shield(server._hello), timeout_s)
@@ -169,12 +179,12 @@ class ForkServer:
             await fork.kill()
 
 
-def _execute(control: int, preload: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def _execute(python: str, control: int, preload: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """One thread in every library that would start more, as a process with threads must not fork."""
     single = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     arguments = ["--control-fd", str(control), "--parent", str(os.getpid()), "--preload", *preload]
     return subprocess.Popen(
-        [sys.executable, "-m", "hadare.training.forkserver", *arguments],
+        [python, "-m", "hadare.training.forkserver", *arguments],
         env={**os.environ, **single, **env, MARKER: marker_placeholder()},
         pass_fds=[control],
         stdin=subprocess.DEVNULL,

@@ -50,9 +50,10 @@ class ForkSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Init:
-    """Write version 0, as built from the job's seed, to ``out``. Answered by ``Done``."""
+    """Write version 0, built from the job's seed or with the weights of ``start``, to ``out``. Answered by ``Done``."""
 
     out: str
+    start: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

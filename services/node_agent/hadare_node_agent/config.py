@@ -23,7 +23,8 @@ class NodeAgentConfig(ServiceConfig):
     ``labels``: ``rack=a,disk=fast``. ``workloads``: what forks may import, ``auto`` stands for the built-in ones.
     ``base_rate`` is the emulated V100's steps/s, ``base_rates`` overrides it: ``pkg.module:Class=50,…``.
     ``work_dir`` keeps weights, results and scratch files; default ``agents/<node>`` in the current directory.
-    ``loop_patience_s``: after so long without a turn of the event loop the heartbeat stops.
+    ``python`` is the interpreter of the forks, in a virtual environment that has hadare of the same version; default
+    the agent's own. ``loop_patience_s``: after so long without a turn of the event loop the heartbeat stops.
     """
 
     node: str
@@ -33,6 +34,7 @@ class NodeAgentConfig(ServiceConfig):
     base_rate: float = 100.0
     base_rates: str = ""
     work_dir: Path | None = None
+    python: Path | None = None
     threads: int = 1
     cpu_slots: int = 1
     cache_gb: float = 8.0

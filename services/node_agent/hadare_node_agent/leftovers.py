@@ -36,6 +36,10 @@ class WorkDirectory:
         return self.path / "results"
 
     @property
+    def code(self) -> Path:
+        return self.path / "code"
+
+    @property
     def scratch(self) -> Path:
         return self.path / "scratch"
 

@@ -16,11 +16,13 @@ from hadare.model.devices import Device
 from hadare.runtime.bus import Backplane
 from hadare.runtime.nats_connection import connect_nats
 from hadare.training.workloads import BUILTIN
-from hadare.wire.subjects import WEIGHTS
+from hadare.wire.subjects import CODE, WEIGHTS
+from hadare_node_agent.code import CodeCache
 from hadare_node_agent.config import NodeAgentConfig
 from hadare_node_agent.devices import Emulation, Probe, find_probe
 from hadare_node_agent.heartbeat import HeartThread
 from hadare_node_agent.leftovers import WorkDirectory
+from hadare_node_agent.place import Place
 from hadare_node_agent.results import ResultStore
 from hadare_node_agent.service import Adapters, AgentIdentity, NodeAgent
 from hadare_node_agent.trainer import ForkSettings, ForkTrainer
@@ -84,10 +86,19 @@ def _agent(
         devices,
         probe,
         Emulation(base_rate=config.base_rate, workloads=config.workload_rates()),
+        Place(
+            CodeCache(backplane.objects(CODE), directory.code, config.transfer_patience_s),
+            config.label_map(),
+            str(config.python or ""),
+        ),
         stuck,
     )
     weights = WeightsCache(
-        backplane.objects(WEIGHTS), directory.weights, int(config.cache_gb * 2**30), config.transfer_patience_s
+        backplane.objects(WEIGHTS),
+        directory.weights,
+        int(config.cache_gb * 2**30),
+        config.transfer_patience_s,
+        sent=backplane.objects(CODE),
     )
     heart = HeartThread(
         lambda: connect_nats(replace(config.nats(f"{config.node}-heart"), declare=False)),

@@ -238,7 +238,7 @@ class NodeAgent:
     async def _fetch(self, command: do.Fetch) -> None:
         try:
             with self._traces.inside(command.lease, "fetch", {"hadare.bytes": command.ref.bytes}):
-                path = await self._out.weights.fetch(command.lease, command.ref)
+                path = await self._out.weights.fetch(command.lease, command.ref, sent=command.sent)
         except (HadareError, OSError) as error:
             message = f"base weights {command.ref.name}: {failure_text(error)}"
             self._inbox.put_nowait(ev.FetchFailed(at=_now(), lease=command.lease, message=message))

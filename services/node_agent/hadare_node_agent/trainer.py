@@ -20,8 +20,10 @@ from hadare.model.errors import Broken, HadareError, Unavailable
 from hadare.model.leases import Failure, Lease, LeaseKey
 from hadare.training import protocol
 from hadare.training.forkclient import ForkProcess, ForkServer, failure_of
+from hadare.training.needs import Unmet
 from hadare.training.processes import end_fork, members
 from hadare_node_agent.devices import Emulation, Probe
+from hadare_node_agent.place import Place, Secrets
 from hadare_node_agent.words import order_for, outcome_of, progress_of
 
 log = structlog.get_logger("hadare.node_agent")
@@ -63,6 +65,8 @@ class _Fork:
 
     command: do.StartProcess
     marker: str
+    secrets: Secrets
+    unwanted: bool = False
     spawning: asyncio.Task[ForkProcess] | None = None
     process: ForkProcess | None = None
     work: do.Assign | None = None
@@ -95,6 +99,7 @@ class ForkTrainer:
         devices: Sequence[Device],
         probe: Probe,
         emulation: Emulation,
+        place: Place,
         stuck: Mapping[int, str] | None = None,
     ) -> None:
         """``stuck``: devices that may be held by what carries a marker of an earlier incarnation."""
@@ -102,6 +107,7 @@ class ForkTrainer:
         self._devices = {device.index: device for device in devices}
         self._probe = probe
         self._emulation = emulation
+        self._place = place
         self._server: ForkServer | None = None
         self._opening = asyncio.Lock()
         self._forks: dict[ev.ProcessId, _Fork] = {}
@@ -111,6 +117,7 @@ class ForkTrainer:
 
     async def start(self, emit: Emit, on_line: OnLine) -> tuple[str, ...]:
         self._emit, self._on_line = emit, on_line
+        await self._place.check_python()
         server = await self._open_server()
         for module, why in server.hello.failed.items():
             log.warning("workload cannot be imported", module=module, reason=why)
@@ -120,7 +127,8 @@ class ForkTrainer:
     def perform(self, command: ProcessCommand) -> None:
         match command:
             case do.StartProcess():
-                fork = _Fork(command=command, marker=f"{self._settings.prefix}{command.process}")
+                marker = f"{self._settings.prefix}{command.process}"
+                fork = _Fork(command=command, marker=marker, secrets=Secrets(command.spec.env))
                 self._forks[command.process] = fork
                 self._run(self._live(fork))
             case do.Assign():
@@ -154,8 +162,14 @@ class ForkTrainer:
         """From the fork of a process to its end."""
         name = fork.command.process
         try:
-            fork.spawning = asyncio.create_task(self._spawn(fork))
+            path = await self._place.prepare(name, fork.command.spec)
+            if fork.unwanted:
+                return
+            fork.spawning = asyncio.create_task(self._spawn(fork, path))
             fork.process = await fork.spawning
+        except Unmet as unmet:
+            self._emit(ev.ProcessFailed(at=_now(), process=name, failure=unmet.failure))
+            return
         except (HadareError, OSError) as error:
             fault = Failure(kind="killed", message=f"no process could be started: {error}"[:4096], node_specific=True)
             self._emit(ev.ProcessFailed(at=_now(), process=name, failure=fault))
@@ -163,14 +177,15 @@ class ForkTrainer:
         last_words: Failure | None = None
         async for report in fork.process:
             if isinstance(report, protocol.Failed):
-                last_words = last_words or report.failure
-                self._emit(ev.ProcessFailed(at=_now(), process=name, failure=report.failure))
+                fault = fork.secrets.out_of_failure(report.failure)
+                last_words = last_words or fault
+                self._emit(ev.ProcessFailed(at=_now(), process=name, failure=fault))
             else:
                 self._hear(name, fork, report)
         if last_words is None and fork.process.exit is not None:
             self._emit(ev.ProcessFailed(at=_now(), process=name, failure=failure_of(fork.process.exit)))
 
-    async def _spawn(self, fork: _Fork) -> ForkProcess:
+    async def _spawn(self, fork: _Fork, path: tuple[str, ...]) -> ForkProcess:
         server = await self._open_server()
         spec, device, visible = fork.command.spec, "cpu", ""
         real = [index for index in fork.command.devices if self._is_gpu(index)]
@@ -185,9 +200,10 @@ class ForkTrainer:
                 seed=spec.seed,
                 device=device,
                 threads=self._settings.threads,
+                path=path,
             ),
             env={**spec.env, "CUDA_VISIBLE_DEVICES": visible, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
-            on_output=lambda line: self._on_line(fork.key, line),
+            on_output=lambda line: self._on_line(fork.key, fork.secrets.out_of(line)),
         )
 
     def _is_gpu(self, index: int) -> bool:
@@ -251,6 +267,7 @@ class ForkTrainer:
         if fork is None:
             self._emit(ev.ProcessEnded(at=_now(), process=name, free=True))
             return
+        fork.unwanted = True
         if fork.spawning is not None:
             await asyncio.wait({fork.spawning})  # what is being forked cannot be called back, only ended
         gone = await self._kill(fork)
@@ -260,6 +277,7 @@ class ForkTrainer:
             self._stuck.update(dict.fromkeys(devices, fork.marker))
         if fork.out is not None:
             fork.out.unlink(missing_ok=True)
+        self._place.release(name)
         del self._forks[name]
         self._emit(ev.ProcessEnded(at=_now(), process=name, free=not reason, reason=reason))
 
@@ -286,7 +304,7 @@ class ForkTrainer:
         modules = sorted({name.partition(":")[0] for name in self._settings.workloads})
         for attempt in range(1, _START_ATTEMPTS + 1):
             try:
-                server = await ForkServer.start(modules)
+                server = await ForkServer.start(modules, python=self._place.python)
             except Broken as error:
                 log.error("the fork server did not start", attempt=attempt, reason=str(error))
                 if attempt == _START_ATTEMPTS:

@@ -22,8 +22,11 @@ _BLOCK = 2**20
 class Weights(Protocol):
     """Where a fork's base comes from and where its result goes."""
 
-    async def fetch(self, lease: str, ref: ObjectRef) -> Path:
-        """The object as a local file, kept until ``release``. Raises ``Rejected`` (404), ``Unavailable``."""
+    async def fetch(self, lease: str, ref: ObjectRef, *, sent: bool = False) -> Path:
+        """The object as a local file, kept until ``release``. Raises ``Rejected`` (404), ``Unavailable``.
+
+        ``sent``: it is a user's, not a version.
+        """
         ...
 
     async def upload(self, path: Path, label: str) -> ObjectRef:
@@ -39,8 +42,12 @@ class WeightsCache:
     A result that was uploaded stays as well: with one fork, it is the next version.
     """
 
-    def __init__(self, objects: Objects, directory: Path, limit_bytes: int, patience_s: float) -> None:
+    def __init__(
+        self, objects: Objects, directory: Path, limit_bytes: int, patience_s: float, sent: Objects | None = None
+    ) -> None:
+        """``sent``: where users' own weights are."""
         self._objects = objects
+        self._sent = sent or objects
         self._directory = directory
         self._limit = limit_bytes
         self._patience_s = patience_s
@@ -49,14 +56,13 @@ class WeightsCache:
         self._pins: dict[str, str] = {}
         directory.mkdir(parents=True, exist_ok=True)
 
-    async def fetch(self, lease: str, ref: ObjectRef) -> Path:
+    async def fetch(self, lease: str, ref: ObjectRef, *, sent: bool = False) -> Path:
+        source = self._sent if sent else self._objects
         self._pins[lease] = ref.sha256
         path = self._path(ref.sha256)
         async with self._locks.setdefault(ref.sha256, asyncio.Lock()):
             if not await self._holds(path, ref):
-                await retrying(
-                    lambda: self._objects.get(ref, path), what=f"fetch {ref.name}", patience_s=self._patience_s
-                )
+                await retrying(lambda: source.get(ref, path), what=f"fetch {ref.name}", patience_s=self._patience_s)
                 self._verified.add(ref.sha256)
         path.touch()
         self._make_room()

@@ -26,7 +26,7 @@ def order_for(command: do.Assign, out: Path, rate: float, report_interval_s: flo
     """The lease in the words of the fork."""
     lease, base = command.lease, command.base_path or ""
     if lease.kind == "init":
-        return protocol.Init(out=str(out))
+        return protocol.Init(out=str(out), start=base)
     if lease.kind == "evaluate":
         return protocol.Evaluate(base=base)
     return protocol.Train(

@@ -11,6 +11,7 @@ from hadare.machines import lease_commands as do
 from hadare.machines import lease_events as ev
 from hadare.machines.lease_state import TRANSITIONS, LeaseLimits, Phase, Run
 from hadare.model.errors import Broken
+from hadare.model.jobs import ObjectRef
 from hadare.model.leases import Failure
 
 
@@ -365,3 +366,23 @@ def test_every_phase_can_end_and_nothing_follows_the_end() -> None:
     assert all(Phase.ENDED in after for phase, after in TRANSITIONS.items() if phase is not Phase.ENDED)
     assert TRANSITIONS[Phase.ENDED] == frozenset()
     assert a_lease().node == NODE
+
+
+# First weights that exist already
+
+
+@pytest.mark.parametrize(("name", "sent"), [("weights.abc", True), ("japple.1.0.0.abc", False)])
+def test_an_init_lease_waits_for_the_weights_that_it_shall_begin_with(name: str, sent: bool) -> None:
+    bench = Bench()
+    start = ObjectRef(name=name, sha256="c" * 64, bytes=5)
+    lease = a_lease(kind="init", spec=a_spec(start_object=start))
+    bench.lease(lease)
+    assert bench.ever(do.Fetch) == [do.Fetch(lease=str(lease.key), ref=start, sent=sent)]
+
+
+def test_a_train_lease_of_such_a_job_fetches_its_version_alone() -> None:
+    bench = Bench()
+    start = ObjectRef(name="weights.abc", sha256="c" * 64, bytes=5)
+    lease = a_lease(spec=a_spec(start_object=start))
+    bench.lease(lease)
+    assert [command.ref for command in bench.ever(do.Fetch)] == [lease.base]

@@ -187,7 +187,7 @@ def test_a_device_without_a_rate_is_not_throttled() -> None:
 
 
 def test_init_and_evaluate_leases_become_their_orders() -> None:
-    assert order_for(assign(kind="init"), OUT, 0.0, 1.0) == protocol.Init(out="out")
+    assert order_for(assign(kind="init"), OUT, 0.0, 1.0) == protocol.Init(out="out", start="base")
     assert order_for(assign(kind="evaluate"), OUT, 0.0, 1.0) == protocol.Evaluate(base="base")
 
 
