@@ -87,11 +87,17 @@ def get(session: Session, job: str, version: int | None, output: Path | None) ->
     show_default=True,
     help="torch: as torch.load(weights_only=True) reads it.",
 )
+@click.option("--ema", is_flag=True, help="The average of the job's versions instead of the version itself.")
 @click.option("-o", "--output", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="Where to.")
 @cluster_options
 @pass_session
 def export(
-    session: Session, job: str, version: int | None, form: Literal["safetensors", "torch"], output: Path | None
+    session: Session,
+    job: str,
+    version: int | None,
+    form: Literal["safetensors", "torch"],
+    ema: bool,
+    output: Path | None,
 ) -> None:
     """Write a version as a plain state dict: the model's tensors under the model's names, nothing else."""
     tools = _tools()
@@ -102,10 +108,10 @@ def export(
         found = session.run(lambda client: client.weights_get(job, fetched, version))
         ending = "safetensors" if form == "safetensors" else "pt"
         path = output or Path(f"{found.name}-v{found.version}-state.{ending}")
-        tensors: int = tools.export(fetched, path, form)
+        tensors: int = tools.export(fetched, path, form, ema=ema)
     document = {
         **{"job_id": found.job_id, "name": found.name, "version": found.version, "steps": found.steps},
-        **{"path": str(path), "format": form, "tensors": tensors},
+        **{"path": str(path), "format": form, "ema": ema, "tensors": tensors},
     }
     session.show(
         document,

@@ -171,6 +171,8 @@ def _beyond_types(raw: Mapping[Any, Any], path: str) -> Iterator[Fault]:
     yield from _of_utility(raw, path)
     if isinstance(raw.get("until"), Mapping):
         yield from _of_until(raw["until"], join(path, "until"))
+    if isinstance(raw.get("consolidation"), Mapping):
+        yield from _of_consolidation(raw["consolidation"], join(path, "consolidation"))
     env = raw.get("env")
     for name, value in env.items() if isinstance(env, Mapping) else ():
         if isinstance(name, str) and not _ENV_NAME.match(name):
@@ -196,6 +198,14 @@ def _of_until(until: Mapping[Any, Any], path: str) -> Iterator[Fault]:
         yield Fault(path, f"needs exactly one of at_least and at_most, has {'both' if bounds else 'neither'}")
     if until.get("metric") == "":
         yield Fault(join(path, "metric"), "must name a metric that the workload reports")
+
+
+def _of_consolidation(wanted: Mapping[Any, Any], path: str) -> Iterator[Fault]:
+    diloco = wanted.get("method") == "diloco"
+    if not diloco and wanted.get("outer_momentum") is not None:
+        yield Fault(join(path, "outer_momentum"), "is for the method diloco alone")
+    if wanted.get("guard") is not None:
+        yield Fault(join(path, "guard"), "is not carried out by a cluster yet; `hadare bench quality` measures it")
 
 
 def _canonical(spec: JobSpec) -> bytes:

@@ -89,7 +89,6 @@ class JobRound:
     def _consolidate(self, opened: OpenRound, forks: tuple[LedgerEntry, ...]) -> Consolidate:
         book = self.book
         assert book.progress.weights is not None
-        wanted = book.record.spec.consolidation
         return Consolidate(
             job_id=book.job_id,
             round=opened.round,
@@ -100,8 +99,7 @@ class JobRound:
                 for entry in forks
                 if entry.object is not None
             ),
-            outer_rate=wanted.outer_rate,
-            max_norm_ratio=wanted.max_norm_ratio,
+            how=book.record.spec.consolidation,
             traceparent=book.record.traceparent,
         )
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from hadare.model.devices import NodeInventory, NodeState
 from hadare.model.events import Event
-from hadare.model.jobs import JobProgress, JobRecord, ObjectRef, VersionManifest
+from hadare.model.jobs import ConsolidationSpec, JobProgress, JobRecord, ObjectRef, VersionManifest
 from hadare.model.leases import ForkResult, Lease, LeaseKey, ResultAnswer
 from hadare.model.rounds import CloseAnswer, CloseRequest, OpenAnswer, OpenRequest
 
@@ -182,8 +182,7 @@ class Consolidate:
     base: ObjectRef
     version: int
     forks: tuple[Contribution, ...]
-    outer_rate: float
-    max_norm_ratio: float
+    how: ConsolidationSpec
     traceparent: str
 
 

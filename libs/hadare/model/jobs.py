@@ -26,7 +26,7 @@ WorkloadName = Annotated[
     Meta(
         pattern=r"^[A-Za-z_][\w]*(\.[A-Za-z_][\w]*)*:[A-Za-z_]\w*\Z",
         max_length=255,
-        description="pkg.module:Class, importable on the node agents",
+        description="pkg.module:Class or pkg.module:function, importable on the node agents",
     ),
 ]
 
@@ -53,12 +53,32 @@ class Until:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConsolidationSpec:
-    """How the forks of a round become one model. The default is the paper's step-weighted average."""
+class GuardSpec:
+    """Evaluate several ways to make a version, and keep the average unless another is better by ``margin``.
 
-    method: Literal["weighted_average"] = "weighted_average"
-    outer_rate: Annotated[float, Meta(gt=0, le=4)] = 1.0
+    ``margin`` is a fraction of the average's ``metric``. Costs four evaluations a round.
+    """
+
+    metric: Annotated[str, Meta(min_length=1, max_length=256)]
+    better: Literal["higher", "lower"]
+    margin: Fraction = 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsolidationSpec:
+    """How the forks of a round become one model. The default is the paper's step-weighted average.
+
+    ``diloco`` takes an outer step with Nesterov momentum along the averaged change instead. ``outer_rate`` unset: 1 for
+    the average, 0.7 for diloco; ``outer_momentum`` unset: 0.5, for diloco alone. ``ema_half_life``: keep an average of
+    the versions too, in which a version's part halves after so many steps of the job. ``guard``: see there.
+    """
+
+    method: Literal["weighted_average", "diloco"] = "weighted_average"
+    outer_rate: Annotated[float, Meta(gt=0, le=4)] | None = None
+    outer_momentum: Annotated[float, Meta(ge=0, lt=1)] | None = None
     max_norm_ratio: Annotated[float, Meta(gt=1)] = 5.0
+    ema_half_life: Annotated[float, Meta(gt=0, le=1e12)] | None = None
+    guard: GuardSpec | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

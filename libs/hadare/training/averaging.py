@@ -13,7 +13,9 @@ from pathlib import Path
 import torch
 
 from hadare.forking.consolidation import OPTIMIZER_PREFIX, Claim, Evidence, Scalar, judge, largest, screen
-from hadare.training.combining import Combiner, Source, evidence
+from hadare.forking.outer import CANDIDATES, DILOCO, FASTEST, Outer, ema_decay
+from hadare.training.combining import Combiner, Making
+from hadare.training.sources import Source, evidence
 from hadare.training.tensorfile import Reader, WeightsError
 from hadare.training.weights import read_meta, spec_hash
 
@@ -31,9 +33,11 @@ class ForkFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """``outer_rate`` scales the mean delta; ``max_steps`` is what a fork can have done at most in the round."""
+    """``max_steps`` is what a fork can have done at most in the round. ``ema_half_life``: an average of the versions is
+    kept too, in which a version's part halves after so many steps."""
 
-    outer_rate: float = 1.0
+    outer: Outer = field(default_factory=Outer)
+    ema_half_life: float | None = None
     max_norm_ratio: float = 5.0
     max_steps: int | None = None
     base_sha256: str = ""
@@ -69,6 +73,52 @@ def consolidate(base: Path, forks: Sequence[ForkFile], out: Path, options: Optio
     The order of ``forks`` changes no bit of the result. Raises ``WeightsError`` if the base is unreadable.
     """
     options = options or Options()
+    sound = _sift(base, forks, options)
+    if not sound.forks:
+        return Consolidation(rejected=sound.rejected)
+    making = Making(outer=options.outer, memory=options.outer.momentum, ema_decay=_decay(sound, options))
+    return _make(sound, sound.forks, out, making, options)
+
+
+@torch.no_grad()
+def consolidate_candidates(
+    base: Path, forks: Sequence[ForkFile], folder: Path, options: Options | None = None
+) -> dict[str, tuple[Path, Consolidation]]:
+    """The versions that a guard chooses among (``forking.outer.choose``), by the candidate's name, one file each.
+
+    All carry the momentum on, so that the choice of one round does not bind the next. Empty if no fork is sound. The
+    fork with most steps alone is left out if it is the only one: it is the average.
+    """
+    options = options or Options()
+    sound = _sift(base, forks, options)
+    if not sound.forks:
+        return {}
+    decay = _decay(sound, options)
+    found = {}
+    for name, outer in CANDIDATES.items():
+        making = Making(outer=outer, memory=DILOCO.momentum, ema_decay=decay)
+        out = folder / f"{name}.safetensors"
+        found[name] = (out, _make(sound, sound.forks, out, making, options))
+    if len(sound.forks) > 1:
+        leader = largest({fork.fork: fork.steps for fork in sound.forks})
+        making = Making(memory=DILOCO.momentum, ema_decay=decay)
+        out = folder / f"{FASTEST}.safetensors"
+        alone = [fork for fork in sound.forks if fork.fork == leader]
+        found[FASTEST] = (out, _make(sound, alone, out, making, options))
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sound:
+    """What the first pass left."""
+
+    start: Source
+    forks: list[Source]
+    seen: Mapping[int, Evidence]
+    rejected: dict[int, str]
+
+
+def _sift(base: Path, forks: Sequence[ForkFile], options: Options) -> _Sound:
     start = _source(base, fork=-1, steps=0)
     # 1. Leave out what counts nothing by its claims alone.
     sources, rejected = _open(start, forks, options)
@@ -76,15 +126,22 @@ def consolidate(base: Path, forks: Sequence[ForkFile], out: Path, options: Optio
     seen = {fork: evidence(start, source) for fork, source in sources.items()}
     verdict = judge(seen.values(), max_norm_ratio=options.max_norm_ratio)
     rejected.update(verdict.rejected)
-    ordered = dict(sorted(rejected.items()))
-    if not verdict.kept:
-        return Consolidation(rejected=ordered)
-    # 3. Average the others into the new version.
-    combiner = Combiner(start, [sources[fork] for fork in verdict.kept], options.outer_rate)
+    kept = [sources[fork] for fork in verdict.kept]
+    return _Sound(start=start, forks=kept, seen=seen, rejected=dict(sorted(rejected.items())))
+
+
+def _decay(sound: _Sound, options: Options) -> float | None:
+    steps = sum(fork.steps for fork in sound.forks)
+    return None if options.ema_half_life is None else ema_decay(steps, options.ema_half_life)
+
+
+def _make(sound: _Sound, forks: Sequence[Source], out: Path, making: Making, options: Options) -> Consolidation:
+    # 3. Average those that are left into the new version.
+    combiner = Combiner(sound.start, forks, making)
     written = combiner.write(out, base=options.base_sha256, user=options.user)
     return Consolidation(
-        accepted=tuple(_accepted(combiner, seen[fork]) for fork in verdict.kept),
-        rejected=ordered,
+        accepted=tuple(_accepted(combiner, sound.seen[fork.fork]) for fork in forks),
+        rejected=sound.rejected,
         notes=tuple(combiner.notes),
         sha256=written.sha256,
         bytes=written.bytes,

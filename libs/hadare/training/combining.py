@@ -1,4 +1,4 @@
-"""Combines the forks' tensors, chunk by chunk: the norm of what a fork changed, and the mean that becomes a version.
+"""Combines the forks' tensors, chunk by chunk: the mean that becomes a version, and what is kept beside it.
 
 The mean is taken around the fork with most steps, ``x_L + Σ w_f (x_f − x_L)``: exact where forks agree (frozen tensors,
 a single fork), and everything is rounded once, at the end.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
 
@@ -20,7 +20,6 @@ from hadare.forking.consolidation import (
     FLOATING,
     MODEL_PREFIX,
     OPTIMIZER_PREFIX,
-    Evidence,
     Rule,
     Scalar,
     combine_scalars,
@@ -28,87 +27,40 @@ from hadare.forking.consolidation import (
     rule_for,
     weights,
 )
-from hadare.training.tensorfile import DTYPES, Reader, TensorSpec, Writer, Written, layout
-from hadare.training.weights import FileMeta, meta_document
+from hadare.forking.outer import Outer
+from hadare.training.sources import CHUNK, Source, is_parameter, spans, wide
+from hadare.training.tensorfile import DTYPES, TensorSpec, Writer, Written, layout
+from hadare.training.weights import EMA_PREFIX, MOMENTUM_PREFIX, FileMeta, meta_document
 
-# Elements of a chunk: large enough to hide the cost of a call, small enough for the cache.
-_CHUNK = 2**20
 # Elements that the scratch of all forks together may hold.
 _SCRATCH = 16 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """A fork's open file (or the base's, with no steps)."""
+class Making:
+    """How a version is made of the mean: the outer step, and what is kept beside the model.
 
-    fork: int
-    steps: int
-    reader: Reader
-    meta: FileMeta
+    ``memory`` is the share of the momentum that stays from one version to the next; 0 keeps none. ``ema_decay`` is
+    what stays of the average of versions; ``None`` keeps none. Without ``compare`` nobody asks for the agreement.
+    """
 
-    def flat(self, name: str) -> Tensor | None:
-        """All elements of a tensor, unconverted; ``None`` if the file lacks it."""
-        return self.reader.flat(name) if name in self.reader.specs else None
-
-
-def evidence(start: Source, fork: Source) -> Evidence:
-    """First pass over one fork: the norm of its parameters' delta, and whether every number is finite."""
-    squares = 0.0
-    for name, spec in sorted(fork.reader.specs.items()):
-        if spec.dtype not in FLOATING and spec.dtype not in COMPLEX:
-            continue
-        counts = _is_parameter(start, name)
-        values = fork.flat(name)
-        origin = start.flat(name) if counts else None
-        square = _sum_of_squares(values, origin, _wide(spec)) if values is not None else 0.0
-        if math.isnan(square):
-            return Evidence(fork=fork.fork, steps=fork.steps, finite=False, norm=math.inf)
-        squares += square if counts else 0.0
-    return Evidence(fork=fork.fork, steps=fork.steps, finite=True, norm=math.sqrt(squares))
-
-
-def _sum_of_squares(values: Tensor, origin: Tensor | None, wide: torch.dtype) -> float:
-    """Of ``values − origin``; NaN if an element of it is not finite."""
-    scratch = torch.empty(min(_CHUNK, len(values)), dtype=wide)
-    total = 0.0
-    for a, b in _spans(len(values), _CHUNK):
-        part = scratch[: b - a]
-        part.copy_(values[a:b])
-        if origin is not None:
-            part.sub_(origin[a:b])
-        square = float(torch.dot(part, part))
-        if not math.isfinite(square):
-            if not bool(torch.isfinite(part).all()):
-                return math.nan
-            square = float(torch.linalg.vector_norm(part, dtype=torch.float64)) ** 2
-        total += square
-    return total
-
-
-def _is_parameter(start: Source, name: str) -> bool:
-    return name.startswith(MODEL_PREFIX) and name not in start.meta.buffers
-
-
-def _wide(spec: TensorSpec) -> torch.dtype:
-    """What is computed in: float32, or float64 for what is stored in it."""
-    return torch.float64 if spec.dtype == "F64" else torch.float32
-
-
-def _spans(count: int, size: int) -> Iterator[tuple[int, int]]:
-    for a in range(0, count, size):
-        yield a, min(a + size, count)
+    outer: Outer = field(default_factory=Outer)
+    memory: float = 0.0
+    ema_decay: float | None = None
+    compare: bool = True
 
 
 class Combiner:
     """Second pass: writes the version that ``forks`` (all of them sound, in order of id) make of ``start``."""
 
-    def __init__(self, start: Source, forks: Sequence[Source], outer_rate: float) -> None:
+    def __init__(self, start: Source, forks: Sequence[Source], how: Making | None = None) -> None:
         self._start = start
         self._forks = forks
-        self._rate = outer_rate
+        self._how = how or Making()
+        self._comparing = self._how.compare
         self._steps = {f.fork: f.steps for f in forks}
         self._leader = next(f for f in forks if f.fork == largest(self._steps))
-        self._chunk = max(2**12, min(_CHUNK, _SCRATCH // len(forks)))
+        self._chunk = max(2**12, min(CHUNK, _SCRATCH // len(forks)))
         self._scratch: dict[torch.dtype, Tensor] = {}
         self._products = dict.fromkeys(self._steps, 0.0)
         self._square = 0.0
@@ -122,15 +74,46 @@ class Combiner:
 
     def write(self, out: Path, *, base: str, user: Mapping[str, Scalar]) -> Written:
         """Streams the version into ``out`` and says what it hashes to."""
-        specs = {n: s for n, s in self._start.reader.specs.items() if n.startswith(MODEL_PREFIX)}
-        for fork in self._forks:
-            specs.update({n: s for n, s in fork.reader.specs.items() if n.startswith(OPTIMIZER_PREFIX)})
+        specs = self._specs()
         writer = Writer(out, specs, meta_document(self._meta(base, user)))
         with writer:
             for name in layout(specs):
-                for piece in self._combined(name, specs[name]):
+                for piece in self.combined(name, specs[name]):
                     writer.append(piece)
         return writer.written
+
+    def combined(self, name: str, spec: TensorSpec) -> Iterator[Tensor]:
+        """A tensor of the version, in pieces that are valid until the next is asked for."""
+        if name.startswith(MOMENTUM_PREFIX):
+            yield from self._momentum(MODEL_PREFIX + name.removeprefix(MOMENTUM_PREFIX), name, spec)
+            return
+        if name.startswith(EMA_PREFIX):
+            yield from self._ema(MODEL_PREFIX + name.removeprefix(EMA_PREFIX), name, spec)
+            return
+        match rule_for(name, spec.dtype):
+            case Rule.AVERAGE:
+                yield from self._averaged(name, spec)
+            case Rule.MAXIMUM:
+                yield reduce(torch.maximum, [flat for f in self._forks if (flat := f.flat(name)) is not None])
+            case Rule.SUM_OF_INCREMENTS:
+                origin = self._start.reader.flat(name)
+                yield origin + sum((f.reader.flat(name) - origin for f in self._forks), torch.zeros_like(origin))
+            case Rule.SAME_OR_LARGEST:
+                yield self._followed(name)
+
+    def _specs(self) -> dict[str, TensorSpec]:
+        model = {n: s for n, s in self._start.reader.specs.items() if n.startswith(MODEL_PREFIX)}
+        specs = dict(model)
+        for fork in self._forks:
+            specs.update({n: s for n, s in fork.reader.specs.items() if n.startswith(OPTIMIZER_PREFIX)})
+        smooth = {n: _kept(s) for n, s in model.items() if s.dtype in FLOATING or s.dtype in COMPLEX}
+        for name, spec in smooth.items():
+            plain = name.removeprefix(MODEL_PREFIX)
+            if self._how.memory and is_parameter(self._start, name):
+                specs[MOMENTUM_PREFIX + plain] = spec
+            if self._how.ema_decay is not None:
+                specs[EMA_PREFIX + plain] = spec
+        return specs
 
     def _meta(self, base: str, user: Mapping[str, Scalar]) -> FileMeta:
         scales = [f.meta.scaler for f in self._forks if f.meta.scaler > 0]
@@ -145,18 +128,6 @@ class Combiner:
             user=dict(user),
         )
 
-    def _combined(self, name: str, spec: TensorSpec) -> Iterator[Tensor]:
-        match rule_for(name, spec.dtype):
-            case Rule.AVERAGE:
-                yield from self._averaged(name, spec)
-            case Rule.MAXIMUM:
-                yield reduce(torch.maximum, [flat for f in self._forks if (flat := f.flat(name)) is not None])
-            case Rule.SUM_OF_INCREMENTS:
-                origin = self._start.reader.flat(name)
-                yield origin + sum((f.reader.flat(name) - origin for f in self._forks), torch.zeros_like(origin))
-            case Rule.SAME_OR_LARGEST:
-                yield self._followed(name)
-
     def _followed(self, name: str) -> Tensor:
         flats = {f.fork: flat for f in self._forks if (flat := f.flat(name)) is not None}
         followed = flats[largest({fork: self._steps[fork] for fork in flats})]
@@ -165,55 +136,97 @@ class Combiner:
         return followed
 
     def _averaged(self, name: str, spec: TensorSpec) -> Iterator[Tensor]:
-        parameter = _is_parameter(self._start, name)
+        dtype = DTYPES[spec.dtype].to_real()
+        for _, values, _ in self._made(name, spec, compare=self._comparing):
+            yield values if values.dtype == dtype else values.to(dtype)
+
+    def _momentum(self, model: str, name: str, spec: TensorSpec) -> Iterator[Tensor]:
+        for (a, b), _, delta in self._made(model, self._start.reader.specs[model], compare=False):
+            assert delta is not None
+            yield self._moved(name, delta, a, b).to(DTYPES[spec.dtype].to_real())
+
+    def _ema(self, model: str, name: str, spec: TensorSpec) -> Iterator[Tensor]:
+        decay = self._how.ema_decay or 0.0
+        old = self._start.flat(name)
+        old = self._start.reader.flat(model) if old is None else old
+        for (a, b), values, _ in self._made(model, self._start.reader.specs[model], compare=False):
+            yield (values + decay * (old[a:b].to(values.dtype) - values)).to(DTYPES[spec.dtype].to_real())
+
+    def _made(
+        self, name: str, spec: TensorSpec, *, compare: bool
+    ) -> Iterator[tuple[tuple[int, int], Tensor, Tensor | None]]:
+        """Chunk by chunk: where it lies, the version's values, and for parameters the mean delta from the base."""
+        parameter = is_parameter(self._start, name)
         flats = {f.fork: f.flat(name) for f in self._forks}
         origin = self._start.flat(name) if parameter else None
         count = max(len(flat) for flat in flats.values() if flat is not None)
-        dtype = DTYPES[spec.dtype].to_real()
-        for a, b in _spans(count, self._chunk):
-            mean = self._mean(flats, origin, (a, b), _wide(spec))
-            yield mean if mean.dtype == dtype else mean.to(dtype)
+        plain = self._how.outer.is_average
+        momentum = MOMENTUM_PREFIX + name.removeprefix(MODEL_PREFIX)
+        for a, b in spans(count, self._chunk):
+            offset, middle, rows = self._offset(flats, (a, b), wide(spec))
+            delta = None
+            if origin is not None and not (plain and not compare and not self._how.memory):
+                leading = torch.sub(middle, origin[a:b])
+                delta = offset + leading
+                if compare:
+                    self._compare(rows, leading, delta)
+            if delta is None or plain:
+                values = offset.add_(middle)
+            else:
+                assert origin is not None
+                values = self._stepped(delta, momentum, a, b).add_(origin[a:b])
+            yield (a, b), values, delta
 
-    def _mean(
-        self, flats: Mapping[int, Tensor | None], origin: Tensor | None, span: tuple[int, int], wide: torch.dtype
-    ) -> Tensor:
-        """One chunk of the mean; for parameters (``origin`` given) also what the agreement is made of.
+    def _offset(
+        self, flats: Mapping[int, Tensor | None], span: tuple[int, int], kind: torch.dtype
+    ) -> tuple[Tensor, Tensor, dict[int, Tensor]]:
+        """One chunk: how far the mean is from the leader, the leader, and how far each other fork is from it.
 
         A state that a fork's optimiser has not created is zero, as it would be had it been created and never used.
         """
         a, b = span
-        rows = self._rows(wide)[:, : b - a]
-        middle, mean, delta = rows[-3], rows[-2], rows[-1]
-        _fill(middle, flats[self._leader.fork], a, b)
-        mean.zero_()
-        apart = {fork: row for fork, row in zip(flats, rows, strict=False) if fork != self._leader.fork}
-        for fork, row in apart.items():
-            _fill(row, flats[fork], a, b)
-            mean.add_(row.sub_(middle), alpha=self.weights[fork])
-        if origin is None:
-            return mean.add_(middle)
-        middle_delta = torch.sub(middle, origin[a:b], out=delta)
-        mean_delta = mean + middle_delta
-        self._compare(apart, middle_delta, mean_delta)
-        if self._rate == 1.0:
-            return mean.add_(middle)
-        return mean_delta.mul_(self._rate).add_(origin[a:b])
+        rows = self._rows(kind)[:, : b - a]
+        middle = _part(flats[self._leader.fork], a, b, rows[-2])
+        offset = rows[-1].zero_()
+        apart = {}
+        for fork, row in zip(flats, rows, strict=False):
+            if fork != self._leader.fork:
+                apart[fork] = torch.sub(_part(flats[fork], a, b, row), middle, out=row)
+                offset.add_(row, alpha=self.weights[fork])
+        return offset, middle, apart
 
-    def _compare(self, apart: Mapping[int, Tensor], middle_delta: Tensor, mean_delta: Tensor) -> None:
-        common = float(torch.dot(middle_delta, mean_delta))
+    def _moved(self, name: str, delta: Tensor, a: int, b: int) -> Tensor:
+        """The momentum after this round."""
+        old = self._start.flat(name)
+        return delta if old is None else torch.add(delta, old[a:b].to(delta.dtype), alpha=self._how.memory)
+
+    def _stepped(self, delta: Tensor, momentum: str, a: int, b: int) -> Tensor:
+        outer = self._how.outer
+        if not outer.momentum:
+            return delta * outer.rate
+        return torch.add(delta, self._moved(momentum, delta, a, b), alpha=outer.momentum).mul_(outer.rate)
+
+    def _compare(self, apart: Mapping[int, Tensor], leading: Tensor, delta: Tensor) -> None:
+        common = float(torch.dot(leading, delta))
         for fork in self._products:
-            own = float(torch.dot(apart[fork], mean_delta)) if fork in apart else 0.0
+            own = float(torch.dot(apart[fork], delta)) if fork in apart else 0.0
             self._products[fork] += common + own
-        self._square += float(torch.dot(mean_delta, mean_delta))
+        self._square += float(torch.dot(delta, delta))
 
-    def _rows(self, wide: torch.dtype) -> Tensor:
-        if wide not in self._scratch:
-            self._scratch[wide] = torch.empty((len(self._forks) + 3, self._chunk), dtype=wide)
-        return self._scratch[wide]
+    def _rows(self, kind: torch.dtype) -> Tensor:
+        if kind not in self._scratch:
+            self._scratch[kind] = torch.empty((len(self._forks) + 2, self._chunk), dtype=kind)
+        return self._scratch[kind]
 
 
-def _fill(row: Tensor, flat: Tensor | None, a: int, b: int) -> None:
+def _kept(spec: TensorSpec) -> TensorSpec:
+    """How momentum and average of a tensor are stored: never in half precision."""
+    return TensorSpec("F32", spec.shape) if spec.dtype in ("F16", "BF16") else spec
+
+
+def _part(flat: Tensor | None, a: int, b: int, row: Tensor) -> Tensor:
+    """Elements a to b, in the row if they have to be converted, else as they lie in the file."""
     if flat is None:
-        row.zero_()
-    else:
-        row.copy_(flat[a:b])
+        return row.zero_()
+    part = flat[a:b]
+    return part if part.dtype == row.dtype else row.copy_(part)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hadare.forking.consolidation import MODEL_PREFIX
 from hadare.training.tensorfile import Reader, WeightsError
-from hadare.training.weights import FileMeta, read_meta
+from hadare.training.weights import EMA_PREFIX, FileMeta, read_meta
 
 Form = Literal["safetensors", "torch"]
 
@@ -37,19 +37,38 @@ class TensorDiff:
         return math.inf if self.change else 0.0
 
 
-def state_dict_of(path: Path) -> dict[str, Tensor]:
-    """The model's tensors as ``model.load_state_dict`` takes them, tied ones under each of their names."""
+def state_dict_of(path: Path, *, ema: bool = False) -> dict[str, Tensor]:
+    """The model's tensors as ``model.load_state_dict`` takes them, tied ones under each of their names.
+
+    ``ema``: the average of the job's versions instead. Raises ``WeightsError`` if the job keeps none.
+    """
     reader = Reader(path)
     meta = read_meta(reader)
     state = {name.removeprefix(MODEL_PREFIX): _tensor(reader, meta, name) for name in _names(reader)}
+    if ema:
+        state.update(_averages(reader, state))
     tied = {other.removeprefix(MODEL_PREFIX): first for other, first in meta.aliases.items()}
     return {**state, **{other: state[first.removeprefix(MODEL_PREFIX)] for other, first in tied.items()}}
 
 
-def export(source: Path, target: Path, form: Form) -> int:
+def _averages(reader: Reader, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What is averaged over the versions, in the model's own types; integers never are."""
+    kept = [name for name in reader.specs if name.startswith(EMA_PREFIX)]
+    if not kept:
+        raise WeightsError("this job keeps no average of its versions: set consolidation.ema_half_life")
+    averages = {name.removeprefix(EMA_PREFIX): reader.tensor(name) for name in kept}
+    return {name: _as(value, state[name]) for name, value in averages.items()}
+
+
+def _as(value: Tensor, like: Tensor) -> Tensor:
+    whole = torch.view_as_complex(value) if like.dtype == torch.complex128 else value
+    return whole.to(like.dtype)
+
+
+def export(source: Path, target: Path, form: Form, *, ema: bool = False) -> int:
     """Writes the state dict, by itself or (``torch``) as ``torch.load(weights_only=True)`` reads it; says of how many
     tensors. Optimiser states stay behind. Raises ``WeightsError``."""
-    state = state_dict_of(source)
+    state = state_dict_of(source, ema=ema)
     part = target.with_name(f".{target.name}.part")
     try:
         if form == "torch":

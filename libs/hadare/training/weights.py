@@ -20,6 +20,10 @@ from torch import Tensor, nn
 from hadare.forking.consolidation import MODEL_PREFIX, OPTIMIZER_PREFIX, Scalar
 from hadare.training.tensorfile import NAMES, Reader, TensorSpec, WeightsError, Writer, Written, layout
 
+# Kept with a version beside the model and optimiser, by the model's names: the outer momentum, the average of versions.
+MOMENTUM_PREFIX = "outer.momentum."
+EMA_PREFIX = "ema."
+
 # Wrappers that training code puts around a model; they are not part of its tensors' names.
 _WRAPPERS = ("module.", "_orig_mod.")
 

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Protocol
 
+from hadare.forking.outer import outer_of
 from hadare.machines.tracker_events import Consolidate, Consolidated, ForkKept
 from hadare.model.jobs import ObjectRef
 from hadare.runtime.bus import Objects
@@ -53,7 +54,12 @@ class WeightsAverager:
             ForkFile(fork=fork.fork, path=path, steps=fork.steps, attempt=fork.attempt, sha256=fork.object.sha256)
             for fork, path in zip(task.forks, paths, strict=True)
         ]
-        options = Options(outer_rate=task.outer_rate, max_norm_ratio=task.max_norm_ratio, base_sha256=task.base.sha256)
+        options = Options(
+            outer=outer_of(task.how),
+            ema_half_life=task.how.ema_half_life,
+            max_norm_ratio=task.how.max_norm_ratio,
+            base_sha256=task.base.sha256,
+        )
         out = round_folder / "version.safetensors"
         done = await asyncio.to_thread(consolidate, base, files, out, options)
         weights = await self._store(task, out, folder) if done.accepted else None

@@ -9,6 +9,7 @@ import torch
 from torch import tensor
 
 from builders_training import Round, a_file
+from hadare.forking.outer import Outer
 from hadare.training.averaging import ForkFile, Options, consolidate
 from hadare.training.tensorfile import Reader
 from hadare.training.weights import read_meta
@@ -41,13 +42,13 @@ def test_a_tensor_that_all_forks_agree_on_is_kept_bit_for_bit(tmp_path: Path) ->
 
 def test_the_outer_rate_scales_the_mean_delta(tmp_path: Path) -> None:
     made = Round(tmp_path, {"w": tensor([1.0])}).fork(1, {"w": tensor([2.0])}).fork(1, {"w": tensor([4.0])})
-    made.consolidate(Options(outer_rate=0.5))
+    made.consolidate(Options(outer=Outer(rate=0.5)))
     assert made.tensor("w").tolist() == [2.0]
 
 
 def test_the_outer_rate_leaves_buffers_alone(tmp_path: Path) -> None:
     made = Round(tmp_path, {"var": tensor([1.0])}, buffers=("var",)).fork(1, {"var": tensor([0.2])})
-    made.consolidate(Options(outer_rate=2.0))
+    made.consolidate(Options(outer=Outer(rate=2.0)))
     assert made.tensor("var").tolist() == pytest.approx([0.2])
 
 
