@@ -18,6 +18,7 @@ from hadare.model.jobs import JobSpec, JobState
 from hadare.runtime import telemetry
 from hadare.runtime.backoff import retrying
 from hadare.runtime.bus import Backplane
+from hadare.runtime.fsspec_objects import FsspecObjects
 from hadare.runtime.nats_connection import NatsConfig, connect_nats
 from hadare.wire import api, api_cluster, bundles, codec
 from hadare.wire.subjects import CODE, WEIGHTS, Endpoint
@@ -173,7 +174,8 @@ class HadareClient:
         for attempt in range(3):
             found = await self.ask(api.GET_WEIGHTS, api.GetWeights(job_id=job, version=version))
             try:
-                await self._backplane.objects(WEIGHTS).get(found.weights, path)
+                store = FsspecObjects(found.url) if found.url else self._backplane.objects(WEIGHTS)
+                await store.get(found.weights, path)
             except Rejected as gone:
                 # A newer version may have replaced the newest one since it was named.
                 if gone.code != 404 or version is not None or attempt == 2:

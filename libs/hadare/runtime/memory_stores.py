@@ -116,6 +116,8 @@ class MemoryObjects:
         if ref.name not in self._held:
             raise Rejected(404, f"there is no object '{ref.name}'")
         data = self._held[ref.name]
+        if len(data) != ref.bytes:
+            raise Rejected(404, f"object '{ref.name}' has {len(data)} bytes, not {ref.bytes}")
         if hashlib.sha256(data).hexdigest() != ref.sha256:
             raise Unavailable(f"object '{ref.name}' does not have the hash that was announced")
         path.write_bytes(data)  # noqa: ASYNC240 - as in put

@@ -14,14 +14,17 @@ import structlog
 from nats.aio.client import Client
 
 from hadare.model.errors import Broken, Unavailable
+from hadare.runtime.bus import Objects
+from hadare.runtime.fsspec_objects import FsspecObjects
 from hadare.runtime.nats_bus import NatsBus
 from hadare.runtime.nats_journal import NatsJournal
 from hadare.runtime.nats_link import Link
 from hadare.runtime.nats_objects import NatsObjects
 from hadare.runtime.nats_streams import declarations, declare
 from hadare.runtime.nats_tables import NatsTable
+from hadare.runtime.pace import Pace
 from hadare.runtime.seeds import inbox_prefix, public_key
-from hadare.wire.subjects import Records
+from hadare.wire.subjects import WEIGHTS, Records
 
 T = TypeVar("T")
 
@@ -40,6 +43,8 @@ class NatsConfig:
 
     ``capacity_bytes`` is what all stores of the cluster together may take of the server's disk; see
     ``nats_streams.SHARES``. ``declare`` false: the streams must exist (a user that may not create them).
+
+    ``weights_url``: the weights are there (fsspec) and not in NATS. ``bytes_per_s`` bounds the transfers of objects.
     """
 
     url: str = "nats://127.0.0.1:4222"
@@ -52,13 +57,17 @@ class NatsConfig:
     replicas: int = 1
     capacity_bytes: int = 64 * 2**30
     declare: bool = True
+    weights_url: str | None = None
+    bytes_per_s: float = 0.0
 
 
 class NatsBackplane:
     """A connection to the cluster's bus and stores."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, weights_url: str | None = None, bytes_per_s: float = 0.0) -> None:
         self.link = link
+        self._weights_url = weights_url
+        self._pace = Pace(bytes_per_s)
         self._bus = NatsBus(link)
         self._journal = NatsJournal(link)
 
@@ -73,8 +82,10 @@ class NatsBackplane:
     def table(self, records: Records[T]) -> NatsTable[T]:
         return NatsTable(self.link, records)
 
-    def objects(self, bucket: str) -> NatsObjects:
-        return NatsObjects(self.link, bucket)
+    def objects(self, bucket: str) -> Objects:
+        if bucket == WEIGHTS and self._weights_url is not None:
+            return FsspecObjects(f"{self._weights_url.rstrip('/')}/{self.bus.prefix}_{bucket}", self._pace)
+        return NatsObjects(self.link, bucket, self._pace)
 
     async def closed(self) -> str:
         return await self.link.lost()
@@ -115,7 +126,7 @@ async def connect_nats(config: NatsConfig, timeout_s: float = 30.0) -> NatsBackp
     except BaseException:
         await link.close()
         raise
-    return NatsBackplane(link)
+    return NatsBackplane(link, config.weights_url, config.bytes_per_s)
 
 
 def _options(config: NatsConfig) -> dict[str, Any]:

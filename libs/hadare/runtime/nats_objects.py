@@ -27,6 +27,7 @@ from hadare.runtime.nats_link import Link
 from hadare.runtime.nats_reader import Reader, latest_of
 from hadare.runtime.nats_stored import Stored, last_of, subjects_of, unix_seconds
 from hadare.runtime.nats_streams import Names
+from hadare.runtime.pace import Pace
 
 log = structlog.get_logger("hadare.nats")
 
@@ -42,8 +43,9 @@ _MAX_NAME = 256
 class NatsObjects:
     """The ``Objects`` of a bucket."""
 
-    def __init__(self, link: Link, bucket: str) -> None:
+    def __init__(self, link: Link, bucket: str, pace: Pace | None = None) -> None:
         self._link = link
+        self._pace = pace or Pace()
         names = Names(link.prefix)
         self._bucket = names.objects(bucket)
         self._stream = names.objects_stream(bucket)
@@ -127,6 +129,7 @@ class NatsObjects:
                 while chunk := await asyncio.to_thread(file.read, CHUNK_BYTES):
                     acks.append(asyncio.create_task(self._send_chunk(subject, chunk)))
                     count, sent = count + 1, sent + len(chunk)
+                    await asyncio.sleep(self._pace.take(len(chunk)))
                     if len(acks) >= IN_FLIGHT:
                         last = _in_order(await acks.popleft(), last)
             while acks:
@@ -176,6 +179,7 @@ class NatsObjects:
                 chunk = await reader.next()
                 if chunk is not None:
                     await asyncio.to_thread(_keep, chunk, file, digest)
+                    await asyncio.sleep(self._pace.take(len(chunk.data)))
                     left, progress = left - 1, loop.time()
                     if file.tell() > int(meta["size"]):
                         raise Rejected(404, f"object '{meta['name']}' is longer than it says")

@@ -40,7 +40,11 @@ class Exit(IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceConfig:
-    """What every service needs to know; a service's own configuration adds to it. See ``config.load`` for the names."""
+    """What every service needs to know; a service's own configuration adds to it. See ``config.load`` for the names.
+
+    ``weights_url``: an fsspec URL for the weights, the same for all services; default: the object store of NATS.
+    ``bandwidth_mb_s`` bounds this process' transfers of weights and code, in 10⁶ bytes/s; 0: unbounded.
+    """
 
     nats_url: str = "nats://127.0.0.1:4222"
     prefix: str = "hadare"
@@ -56,12 +60,16 @@ class ServiceConfig:
     otlp_endpoint: str | None = None
     connect_timeout_s: float = 30.0
     stop_timeout_s: float = 20.0
+    weights_url: str | None = None
+    bandwidth_mb_s: float = 0.0
 
     def __post_init__(self) -> None:
         if self.replicas not in (1, 3, 5):
             raise ValueError("replicas must be 1, 3 or 5")
         if self.capacity_gb <= 0 or self.connect_timeout_s <= 0 or self.stop_timeout_s <= 0:
             raise ValueError("capacity_gb, connect_timeout_s and stop_timeout_s must be above 0")
+        if self.bandwidth_mb_s < 0:
+            raise ValueError("bandwidth_mb_s must not be below 0")
 
     def nats(self, name: str) -> NatsConfig:
         """How the process called ``name`` reaches the bus."""
@@ -76,6 +84,8 @@ class ServiceConfig:
             replicas=self.replicas,
             capacity_bytes=int(self.capacity_gb * 2**30),
             declare=self.nats_declare,
+            weights_url=self.weights_url,
+            bytes_per_s=self.bandwidth_mb_s * 1e6,
         )
 
 

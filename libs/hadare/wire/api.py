@@ -232,12 +232,13 @@ class VersionInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightsList:
-    """Newest first. ``bucket`` is the NATS object store that holds them."""
+    """Newest first. ``bucket`` is the NATS object store that holds them; if ``url`` is set, they are files there."""
 
     job_id: str
     bucket: str
     versions: tuple[VersionInfo, ...]
     cursor: str = ""
+    url: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,7 +251,10 @@ class GetWeights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightsRef:
-    """Where the weights are: object ``weights.name`` (safetensors) of the NATS object store ``bucket``."""
+    """Where the weights are: object ``weights.name`` (safetensors) of the NATS object store ``bucket``.
+
+    With a ``url`` (fsspec) they are the file ``weights.name`` there instead.
+    """
 
     job_id: str
     name: str
@@ -259,6 +263,7 @@ class WeightsRef:
     bucket: str
     weights: ObjectRef
     metrics: dict[str, float]
+    url: str = ""
 
 
 SUBMIT = Endpoint("api.v1.jobs.submit", Submit, Submitted)

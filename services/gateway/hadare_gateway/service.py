@@ -42,13 +42,19 @@ class GatewayService:
     """Serves the message API. Any number of gateways can serve the same cluster."""
 
     def __init__(
-        self, backplane: Backplane, discover: Discover, *, sweep_s: float, keep_code_s: float = 3600.0
+        self,
+        backplane: Backplane,
+        discover: Discover,
+        *,
+        sweep_s: float,
+        keep_code_s: float = 3600.0,
+        weights_url: str | None = None,
     ) -> None:
         self._backplane = backplane
         self._views = Views(backplane)
         self._jobs = Jobs(backplane, self._views)
         self._cluster = Cluster(backplane, self._views, discover)
-        self._weights = Weights(backplane, self._jobs)
+        self._weights = Weights(backplane, self._jobs, weights_url)
         self._sent = Sent(backplane, self._weights, keep_code_s)
         self._submissions = Submissions(self._jobs.intake, self._sent)
         self._sweep_s = sweep_s
@@ -120,7 +126,13 @@ async def main(backplane: Backplane, config: GatewayConfig) -> None:
     async def discovered() -> list[api_cluster.ServiceSeen]:
         return control_services(await discover(backplane))
 
-    service = GatewayService(backplane, discovered, sweep_s=config.sweep_s, keep_code_s=config.keep_code_s)
+    service = GatewayService(
+        backplane,
+        discovered,
+        sweep_s=config.sweep_s,
+        keep_code_s=config.keep_code_s,
+        weights_url=config.weights_url,
+    )
     await service.run(lambda: log.info("ready", endpoints=len(api.ENDPOINTS)))
 
 

@@ -18,11 +18,13 @@ _TOLD = ("initialised", "consolidated", "evaluated")
 class Weights:
     """Reads what the tracker has written of versions; the weights themselves pass the gateway by."""
 
-    def __init__(self, backplane: Backplane, jobs: Jobs) -> None:
+    def __init__(self, backplane: Backplane, jobs: Jobs, weights_url: str | None = None) -> None:
+        """``weights_url``: where the weights are, if not in the object store."""
         self._versions = backplane.table(subjects.VERSIONS)
         self._journal = backplane.journal
         self._jobs = jobs
         self._bucket = f"{backplane.bus.prefix}_{subjects.WEIGHTS}"
+        self._url = f"{weights_url.rstrip('/')}/{self._bucket}" if weights_url else ""
 
     async def list(self, question: api.ListWeights) -> api.WeightsList:
         record = (await self._jobs.find(question.job_id)).record
@@ -35,7 +37,11 @@ class Weights:
         # Manifests of old versions may be gone, all older ones with them: an empty page is the last.
         last = versions[-1].version if versions else 0
         return api.WeightsList(
-            job_id=record.job_id, bucket=self._bucket, versions=tuple(versions), cursor=str(last) if last > 0 else ""
+            job_id=record.job_id,
+            bucket=self._bucket,
+            url=self._url,
+            versions=tuple(versions),
+            cursor=str(last) if last > 0 else "",
         )
 
     async def get(self, question: api.GetWeights) -> api.WeightsRef:
@@ -54,6 +60,7 @@ class Weights:
             version=version,
             steps=entry.record.steps,
             bucket=self._bucket,
+            url=self._url,
             weights=entry.record.weights,
             metrics=entry.record.metrics,
         )
