@@ -157,8 +157,13 @@ def placeable(job: JobView) -> bool:
     return not job.unready and job.steps_left > 0
 
 
-def job_table(jobs: Iterable[JobView], types: Sequence[str], now_s: float, devices: int = 0) -> JobTable:
-    """The placeable jobs as arrays. ``devices`` of the cluster, if known, say what a fair share of it is."""
+def job_table(
+    jobs: Iterable[JobView], types: Sequence[str], now_s: float, devices: int = 0, utility: str | None = None
+) -> JobTable:
+    """The placeable jobs as arrays. ``devices`` of the cluster, if known, say what a fair share of it is.
+
+    ``utility`` stands in for what each job names.
+    """
     rows = tuple(sorted((job for job in jobs if placeable(job)), key=lambda job: job.job_id))
     rates = np.array([_rates(job, types) for job in rows], dtype=np.float64).reshape(len(rows), len(types))
     best = rates.max(axis=1, initial=0.0)
@@ -179,7 +184,7 @@ def job_table(jobs: Iterable[JobView], types: Sequence[str], now_s: float, devic
     )
     # Admission refuses names that nobody knows; one that only this process lacks must not stop the round.
     known = frozenset(utility_names())
-    names = [job.utility if job.utility in known else DEFAULT for job in rows]
+    names = [name if (name := utility or job.utility) in known else DEFAULT for job in rows]
     kinds = tuple(sorted(set(names)))
     return JobTable(
         jobs=rows,

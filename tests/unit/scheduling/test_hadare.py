@@ -7,7 +7,7 @@ from builders_scheduling import FIVE_UNEQUAL, SPEED, a_job, a_node, a_snapshot, 
 from hadare.model.devices import NodeState
 from hadare.model.jobs import Constraints
 from hadare.model.plans import Decision, GangMember, JobView, NodeView, RoundPlan
-from hadare.scheduling.policies import policy_of
+from hadare.scheduling.policies import Hadare, policy_of
 
 
 def plan_of(jobs: Sequence[JobView], nodes: Sequence[NodeView] = FIVE_UNEQUAL) -> RoundPlan:
@@ -96,6 +96,16 @@ def test_a_job_that_ends_in_this_round_takes_the_cheapest_device_that_suffices()
 
 def test_a_job_that_ends_in_this_round_and_is_alone_takes_all_it_can_use() -> None:
     assert len(devices_of(plan_of([a_job(steps_left=1000)]), "a")) == 5
+
+
+def test_a_cluster_may_have_one_utility_whatever_its_jobs_name() -> None:
+    jobs = [a_job("long", steps_left=10**6), a_job("short", steps_left=50_000)]
+    plan, _ = Hadare(utility="makespan").plan(a_snapshot(jobs), {})
+    assert ("n0", "V100") in devices_of(plan, "long")
+
+
+def test_a_utility_that_this_process_does_not_know_counts_as_the_default() -> None:
+    assert plan_of([a_job(utility="elsewhere")]).forks == plan_of([a_job()]).forks
 
 
 def test_forks_that_gain_nothing_are_not_made() -> None:

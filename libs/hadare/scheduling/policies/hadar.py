@@ -31,17 +31,18 @@ WINDOW = 1.5
 class Hadar:
     """``patience``: rounds after which a waiting job has its turn before others, whatever it pays off.
 
-    ``fill``: place jobs that prices kept out on devices that would idle.
+    ``fill``: place jobs that prices kept out on devices that would idle. ``utility``: of all jobs, whatever they name.
     """
 
     name: str = "hadar"
     patience: int = PATIENCE_ROUNDS
     fill: bool = False
+    utility: str | None = None
 
     def plan(self, snapshot: Snapshot, memory: Memory) -> tuple[RoundPlan, Memory]:
         # 1. what there is, what it costs, and what each job could make of it
         cells = Cells(snapshot.nodes)
-        table = job_table(snapshot.jobs, cells.types, snapshot.now_s, int(cells.capacity.sum()))
+        table = job_table(snapshot.jobs, cells.types, snapshot.now_s, int(cells.capacity.sum()), self.utility)
         making = _Round(table, Market(cells, Curves(cells, snapshot.prices)), snapshot.round_s)
         # 2. the queue: those that waited too long, then by payoff per device at the dual prices
         needs = [job.gang for job in table.jobs]

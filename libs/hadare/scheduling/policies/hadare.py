@@ -22,16 +22,17 @@ from hadare.scheduling.sharing import Line, Share, Sharing
 
 @dataclass(frozen=True, slots=True)
 class Hadare:
-    """``patience``: rounds after which a waiting job has its turn before others."""
+    """``patience``: rounds after which a waiting job has its turn before others. ``utility``: of all jobs."""
 
     name: str = "hadare"
     patience: int = PATIENCE_ROUNDS
+    utility: str | None = None
 
     def plan(self, snapshot: Snapshot, memory: Memory) -> tuple[RoundPlan, Memory]:
         # 1. what there is, and what it costs
         cells = Cells(snapshot.nodes)
         curves = Curves(cells, snapshot.prices)
-        table = job_table(snapshot.jobs, cells.types, snapshot.now_s, int(cells.capacity.sum()))
+        table = job_table(snapshot.jobs, cells.types, snapshot.now_s, int(cells.capacity.sum()), self.utility)
         # 2. who comes first
         line = least_work_first(table, cells)
         sharing = Sharing(table, cells, Occupancy(cells, curves), snapshot.round_s, line)
