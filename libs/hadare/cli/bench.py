@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 from rich.console import Console
 from rich.table import Table
 
-from hadare.bench.decide import Decisions, measure
 from hadare.cli import tables
 from hadare.cli.dst import dst
 from hadare.cli.framework import json_option, pass_session
 from hadare.cli.paper import paper
 from hadare.cli.session import Session
 from hadare.wire import codec
+
+if TYPE_CHECKING:
+    from hadare.bench.decide import Decisions
 
 
 @click.group()
@@ -32,6 +36,8 @@ bench.add_command(dst)
 @pass_session
 def decide(session: Session, instances: int, repeat: int, quick: bool) -> None:
     """Time the decisions of the policies, and compare plans with the exact optimum of their rounds."""
+    from hadare.bench.decide import measure  # scipy takes long to load: only who measures waits for it
+
     found = measure(instances, repeat, said=session.note, huge=not quick)
 
     def human(console: Console) -> None:
