@@ -23,7 +23,8 @@ class RoundSettings:
 
     ``settle_s``: how long a closed round waits for versions that are still being made, before it goes on without
     those jobs. ``tidy_s``: how often past rounds are closed again in which a job is still open. ``keep_rounds``: how
-    many plans are kept for users to look at.
+    many plans are kept for users to look at. ``boundary_s``: what a round's boundary takes, by which a round may be
+    worth ending early (``round_length``); None: every round has its full length.
     """
 
     epoch: int
@@ -34,6 +35,7 @@ class RoundSettings:
     retry_s: float = 1.0
     tidy_s: float = 5.0
     keep_rounds: int = 500
+    boundary_s: float | None = None
 
 
 class Pace:

@@ -21,6 +21,7 @@ from hadare.machines.cluster import ClusterView, note
 from hadare.machines.dispatch import dispatch, gangs_of, opening_of, placements
 from hadare.machines.nodes import NodeMachine, NodeTimes
 from hadare.machines.round_grants import Grants
+from hadare.machines.round_length import length_of
 from hadare.machines.round_pages import leases_by_node, pages_of, taken_by
 from hadare.machines.round_phases import Pace, Phase, RoundSettings
 from hadare.model.devices import NodeState
@@ -268,7 +269,8 @@ class RoundMachine:
         if self.phase is not Phase.PLACING or plan.round != self._head.round:
             return []
         plan = self._still_possible(plan)
-        self._leases = dispatch(plan, self.cluster, self._leases, settings.round_s).leases
+        length = length_of(plan, self.cluster.progress, settings)
+        self._leases = dispatch(plan, self.cluster, self._leases, length).leases
         self._placed = gangs_of(plan, self._leases)
         pages = pages_of(plan)
         self._head = RoundHead(
@@ -276,7 +278,7 @@ class RoundMachine:
             epoch=plan.epoch,
             state="open" if self._leases else "closed",
             clock_s=self.clock_s(event.at),
-            round_s=settings.round_s,
+            round_s=length,
             policy=settings.policy,
             forks=len(self._leases),
             waiting=sum(decision.code != "chosen" for decision in plan.decisions),

@@ -23,6 +23,7 @@ async def main(backplane: Backplane, config: AllocatorConfig) -> None:
         grace_s=config.grace,
         settle_s=config.settle_s,
         keep_rounds=config.keep_rounds,
+        boundary_s=config.boundary,
     )
     times = NodeTimes(suspect_s=config.suspect_s, lost_s=config.lost_s)
     await Allocator(backplane, settings, config.instance or "allocator", times).run()

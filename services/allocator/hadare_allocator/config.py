@@ -12,7 +12,9 @@ class AllocatorConfig(ServiceConfig):
     """Times in seconds. ``grace_s`` None: a twentieth of the round, at least 2 s and at most 60 s.
 
     ``settle_s``: how long a round that is closed waits for versions that are still being made. ``suspect_s`` and
-    ``lost_s``: silence after which a node gets no forks, and after which it counts as lost.
+    ``lost_s``: silence after which a node gets no forks, and after which it counts as lost. ``boundary_s``: what a
+    round's boundary takes, by which a round may be worth ending early, with a job; None: a hundredth of the round, at
+    least 0.25 s.
     """
 
     round_s: float = 360.0
@@ -22,6 +24,7 @@ class AllocatorConfig(ServiceConfig):
     suspect_s: float = 4.0
     lost_s: float = 12.0
     keep_rounds: int = 500
+    boundary_s: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -29,6 +32,10 @@ class AllocatorConfig(ServiceConfig):
             raise ValueError("round_s, grace_s and settle_s must be above 0")
         if not 0 < self.suspect_s < self.lost_s:
             raise ValueError("suspect_s must be above 0 and below lost_s")
+
+    @property
+    def boundary(self) -> float:
+        return self.boundary_s if self.boundary_s is not None else max(0.25, self.round_s / 100)
 
     @property
     def grace(self) -> float:

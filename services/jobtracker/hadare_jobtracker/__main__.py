@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from hadare.machines.job_book import TrackerSettings
 from hadare.runtime.bus import Backplane
 from hadare.runtime.service import run
@@ -14,7 +16,9 @@ from hadare_jobtracker.service import JobTracker
 async def main(backplane: Backplane, config: JobTrackerConfig) -> None:
     averager = WeightsAverager(backplane.objects(WEIGHTS), config.work_dir, config.averaging)
     settings = TrackerSettings(keep_versions=config.keep_versions, side_lease_s=config.side_lease_s)
-    await JobTracker(backplane, averager, settings, config.instance or "jobtracker").run()
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(averager.warm_up())
+        await JobTracker(backplane, averager, settings, config.instance or "jobtracker").run()
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from importlib import import_module
 from pathlib import Path
 from typing import Protocol
 
@@ -38,6 +39,10 @@ class WeightsAverager:
                 return await self._consolidate(task, folder, round_folder)
             finally:
                 await asyncio.to_thread(shutil.rmtree, round_folder, ignore_errors=True)
+
+    async def warm_up(self) -> None:
+        """Imports torch ahead of the first round's end, which would otherwise wait for it."""
+        await asyncio.to_thread(import_module, "hadare.training.averaging")
 
     async def forget(self, job_id: str) -> None:
         await asyncio.to_thread(shutil.rmtree, self._work_dir / job_id, ignore_errors=True)

@@ -37,7 +37,7 @@ from hadare.machines.round_events import (
 from hadare.machines.round_phases import Pace, Phase, RoundSettings
 from hadare.machines.rounds import RoundMachine
 from hadare.model.devices import Heartbeat, NodeState
-from hadare.model.jobs import Desired, JobProgress, OpenRound
+from hadare.model.jobs import Desired, JobProgress, Measured, OpenRound
 from hadare.model.leases import Lease
 from hadare.model.plans import PriceBook
 from hadare.model.rounds import AllocatorMemory, CloseAnswer, OpenAnswer
@@ -442,6 +442,23 @@ def test_only_the_fastest_fork_evaluates_a_version_whose_metrics_are_missing() -
     stored = world.place(world.quote())
     evaluating = [lease.device_type for node in stored.leases for lease in node.leases if lease.evaluate_base]
     assert evaluating == ["V100"]
+
+
+def test_a_round_ends_with_the_job_that_ends_if_its_boundary_is_cheaper_than_idle_devices() -> None:
+    world = World(RoundMachine(RoundSettings(epoch=1, round_s=10.0, grace_s=2.0, boundary_s=0.1)))
+    for number in range(4):
+        world.node(f"n{number}", "V100")
+    world.job("job-a", total_steps=100)
+    world.job("job-b", max_forks=1)
+    rate = {"V100": Measured(steps_per_s=10.0, count=5)}
+    world.progress("job-a", total_steps=100, throughput=rate)
+    world.progress("job-b", total_steps=100_000, throughput=rate)
+    world.begin()
+    stored = world.place(world.quote())
+    durations = {lease.duration_s for node in stored.leases for lease in node.leases}
+    (length,) = durations
+    assert 1.0 <= length < 10.0
+    assert stored.head.round_s == length
 
 
 def test_forks_of_a_round_draw_different_data() -> None:
