@@ -11,12 +11,12 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 LINES = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and not line.startswith("#")]
-PINNED = {canonicalize_name(name): version for name, _, version in (line.partition("==") for line in LINES)}
+PINNED = {str(canonicalize_name(name)): version for name, _, version in (line.partition("==") for line in LINES)}
 
 
 def brought_by(name: str, extras: frozenset[str], seen: set[tuple[str, frozenset[str]]]) -> set[str]:
     """Every distribution that ``name`` with its extras needs on this machine, itself included."""
-    key = (canonicalize_name(name), extras)
+    key = (str(canonicalize_name(name)), extras)
     if key in seen:
         return set()
     seen.add(key)
