@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hadare.cli import tables
+from hadare.cli.boundary import boundary
 from hadare.cli.dst import dst
 from hadare.cli.framework import json_option, pass_session
 from hadare.cli.paper import paper
@@ -25,6 +26,7 @@ def bench() -> None:
 
 
 bench.add_command(paper)
+bench.add_command(boundary)
 bench.add_command(dst)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from hadare.machines.lease_commands import AnswerRevoke, Command
+from hadare.machines.belongings import SENT_WEIGHTS
+from hadare.machines.lease_commands import AnswerRevoke, Command, Fetch
 from hadare.machines.lease_events import ProcessId
 from hadare.model.leases import Lease, Revoked
 
@@ -30,6 +31,14 @@ def supersedes(new: Lease, old: Lease) -> bool:
 def shared_device(one: Lease, other: Lease) -> int:
     """The first device that both want."""
     return min(set(one.devices) & set(other.devices))
+
+
+def fetch_for(lease: Lease) -> Fetch | None:
+    """What must be on the node before the lease can begin: its base, or what version 0 shall be."""
+    init = lease.kind == "init"
+    ref = lease.spec.start_object if init else lease.base
+    sent = init and ref is not None and ref.name.startswith(f"{SENT_WEIGHTS}.")
+    return None if ref is None else Fetch(lease=str(lease.key), ref=ref, sent=sent)
 
 
 class Fences:

@@ -162,11 +162,6 @@ class Process:
         return self.lease is None and self.state in (ProcessState.STARTING, ProcessState.IDLE)
 
 
-def weights_for(lease: Lease) -> ObjectRef | None:
-    """What must be on the node before the lease can begin: its base, or what version 0 shall be."""
-    return lease.spec.start_object if lease.kind == "init" else lease.base
-
-
 def same_work(one: Lease, other: Lease) -> bool:
     """Whether two leases of one name mean the same; a resent one may carry other clocks and another trace."""
     return (one.node, one.spec, one.devices, one.device_type, one.base, one.base_version) == (
@@ -231,13 +226,13 @@ def step_report(run: Run, phase: WorkPhase) -> StepReport:
 
 
 def started_record(run: Run, at: float) -> dict[str, Any]:
-    """Data of the event ``lease_started``."""
-    return {**_identity(run), "cold": run.cold, "waited_s": at - run.received_at}
+    """Data of the event ``lease_started``. ``at_s`` is the agent's monotonic clock."""
+    return {**_identity(run), "cold": run.cold, "waited_s": at - run.received_at, "at_s": at}
 
 
 def ended_record(run: Run, result: ForkResult, at: float) -> dict[str, Any]:
     """Data of the event ``lease_ended``. The steps were made from ``since_last_s + trained_s`` before it, until
-    ``since_last_s`` before it; ``steps`` are those made, also when they were lost."""
+    ``since_last_s`` before it; ``steps`` are those made, also when they were lost. ``at_s`` as in ``lease_started``."""
     got = run.outcome or _seen(run, at)
     handing_back = 0.0 if run.done_at is None else at - run.done_at
     return {
@@ -247,6 +242,7 @@ def ended_record(run: Run, result: ForkResult, at: float) -> dict[str, Any]:
         "since_last_s": got.idle_s + handing_back,
         "upload_s": handing_back,
         "lease_s": at - run.received_at,
+        "at_s": at,
         "phases_ms": got.phases_ms,
         "throughput": got.throughput,
         "nominal_rate": got.nominal_rate,

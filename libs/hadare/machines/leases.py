@@ -12,9 +12,8 @@ from typing import assert_never
 
 from hadare.machines import lease_commands as do
 from hadare.machines import lease_events as ev
-from hadare.machines.belongings import SENT_WEIGHTS
 from hadare.machines.lease_devices import Devices
-from hadare.machines.lease_orders import Fences, Revocations, Shutdown, order_of, shared_device, supersedes
+from hadare.machines.lease_orders import Fences, Revocations, Shutdown, fetch_for, order_of, shared_device, supersedes
 from hadare.machines.lease_outbox import Outbox
 from hadare.machines.lease_processes import ProcessPool
 from hadare.machines.lease_state import (
@@ -31,7 +30,6 @@ from hadare.machines.lease_state import (
     same_work,
     started_record,
     step_report,
-    weights_for,
 )
 from hadare.model.devices import Device
 from hadare.model.jobs import ObjectRef
@@ -149,13 +147,12 @@ class LeaseMachine:
             return LeaseAnswer(accepted=False, reason=refusal)
         self._supersede(at, lease)
         self._arrivals += 1
-        weights = weights_for(lease)
-        run = Run(lease=lease, received_at=at, sequence=self._arrivals, fetched=weights is None)
+        fetch = fetch_for(lease)
+        run = Run(lease=lease, received_at=at, sequence=self._arrivals, fetched=fetch is None)
         self._runs[run.id] = run
         self._say(do.Follow(lease_id=run.id, lease=lease))
-        if weights is not None:
-            sent = lease.kind == "init" and weights.name.startswith(f"{SENT_WEIGHTS}.")
-            self._say(do.Fetch(lease=run.id, ref=weights, sent=sent))
+        if fetch is not None:
+            self._say(fetch)
         return LeaseAnswer(accepted=True)
 
     def _arrived_again(self, run: Run, lease: Lease) -> LeaseAnswer:

@@ -102,8 +102,6 @@ class FsspecObjects:
         try:
             with os.fdopen(handle, "wb") as target, self._files.open(place, "rb") as source:
                 found = self._copy(source, target)
-                target.flush()
-                os.fsync(target.fileno())
             if found != ref.sha256:
                 raise Rejected(404, f"object '{ref.name}' does not have the content that it should have")
             part.replace(path)

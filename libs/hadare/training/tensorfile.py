@@ -70,7 +70,9 @@ def layout(specs: Mapping[str, TensorSpec]) -> list[str]:
 
 
 class Writer:
-    """Writes one file under a temporary name; leaving the block without an error syncs it and gives it its name.
+    """Writes one file under a temporary name; leaving the block without an error gives it its name.
+
+    It is not forced to disk: what must outlive a crash of the machine is in the weights store.
 
     Tensors are appended in the order of ``layout``, in pieces of any length.
     """
@@ -103,10 +105,7 @@ class Writer:
         self._length += len(data)
 
     def __exit__(self, kind: type[BaseException] | None, _error: object, _trace: TracebackType | None) -> None:
-        with self._file:
-            if kind is None:
-                self._file.flush()
-                os.fsync(self._file.fileno())
+        self._file.close()
         if kind is not None:
             self._partial.unlink(missing_ok=True)
             return
