@@ -7,7 +7,7 @@ import os
 import click
 
 from hadare import __version__
-from hadare.cli import bench, cluster, doctor, jobs, machine, run, simulate, weights
+from hadare.cli import bench, cluster, doctor, jobs, machine, run, simulate, trace, weights
 from hadare.cli.framework import Root
 from hadare.runtime import logs
 
@@ -28,7 +28,7 @@ COMMANDS = (
     *(jobs.submit, jobs.jobs, jobs.job, jobs.watch, jobs.logs, jobs.cancel, jobs.pause, jobs.resume, jobs.delete),
     *(cluster.nodes, cluster.drain, cluster.undrain, cluster.prices, cluster.rounds, weights.weights),
     bench.bench,
-    *(simulate.simulate,),
+    *(simulate.simulate, trace.trace),
 )
 for _command in COMMANDS:
     hadare.add_command(_command)

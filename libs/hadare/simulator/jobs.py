@@ -64,7 +64,7 @@ def record_of(job: SimJob, forking: bool, utility: str = "throughput") -> JobRec
         workload=WORKLOAD.format(kind="".join(c if c.isalnum() else "_" for c in job.model)),
         config={GFLOP_KEY: job.gflop_per_sample},
         total_steps=job.total_steps,
-        batch_size=job.batch_size,
+        batch_size=max(1, job.batch_size),
         gang=job.gang,
         priority=job.priority,
         deadline=job.deadline_s,

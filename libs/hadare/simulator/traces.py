@@ -81,7 +81,7 @@ def _ours(cells: Cells) -> TraceRow:
         job_id=_job_id(cells, "job"),
         arrival_s=cells.number("arrival_s"),
         model=cells.text("model"),
-        batch_size=cells.whole("batch_size", least=1),
+        batch_size=cells.whole("batch_size"),
         gang=cells.whole("gang", least=1, default=1),
         total_steps=cells.whole("total_steps", least=1),
         priority=cells.number("priority", default=1.0, least=1e-3),
