@@ -1,21 +1,23 @@
 """The arithmetic of consolidation: streams the forks' memory-mapped files and writes one version.
 
-Two passes. The first reads what the forks changed and drops those that are broken; the second averages the rest, chunk
-by chunk, so that memory does not grow with the model. The rules are ``hadare.forking.consolidation``'s.
+One pass, chunk by chunk, so that memory does not grow with the model: it averages the forks and sees what they changed.
+If one of them turns out to be broken, the pass is done again without it. The rules are those of
+``hadare.forking.consolidation``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
 
 from hadare.forking.consolidation import OPTIMIZER_PREFIX, Claim, Evidence, Scalar, judge, largest, screen
-from hadare.forking.outer import CANDIDATES, DILOCO, FASTEST, Outer, ema_decay
+from hadare.forking.outer import AVERAGE, CANDIDATES, DILOCO, FASTEST, Outer, ema_decay
 from hadare.training.combining import Combiner, Making
-from hadare.training.sources import Source, evidence
+from hadare.training.evidence import Unsound
+from hadare.training.sources import Source
 from hadare.training.tensorfile import Reader, WeightsError
 from hadare.training.weights import read_meta, spec_hash
 
@@ -73,11 +75,7 @@ def consolidate(base: Path, forks: Sequence[ForkFile], out: Path, options: Optio
     The order of ``forks`` changes no bit of the result. Raises ``WeightsError`` if the base is unreadable.
     """
     options = options or Options()
-    sound = _sift(base, forks, options)
-    if not sound.forks:
-        return Consolidation(rejected=sound.rejected)
-    making = Making(outer=options.outer, memory=options.outer.momentum, ema_decay=_decay(sound, options))
-    return _make(sound, sound.forks, out, making, options)
+    return _Round(base, forks, options).average(out, Making(outer=options.outer, memory=options.outer.momentum))
 
 
 @torch.no_grad()
@@ -89,68 +87,83 @@ def consolidate_candidates(
     All carry the momentum on, so that the choice of one round does not bind the next. Empty if no fork is sound. The
     fork with most steps alone is left out if it is the only one: it is the average.
     """
-    options = options or Options()
-    sound = _sift(base, forks, options)
-    if not sound.forks:
+    work = _Round(base, forks, options or Options())
+    memory = DILOCO.momentum
+    average = folder / f"{AVERAGE}.safetensors"
+    found = {AVERAGE: (average, work.average(average, Making(memory=memory)))}
+    if not work.sound:
         return {}
-    decay = _decay(sound, options)
-    found = {}
     for name, outer in CANDIDATES.items():
-        making = Making(outer=outer, memory=DILOCO.momentum, ema_decay=decay)
-        out = folder / f"{name}.safetensors"
-        found[name] = (out, _make(sound, sound.forks, out, making, options))
-    if len(sound.forks) > 1:
-        leader = largest({fork.fork: fork.steps for fork in sound.forks})
-        making = Making(memory=DILOCO.momentum, ema_decay=decay)
+        if name != AVERAGE:
+            out = folder / f"{name}.safetensors"
+            found[name] = (out, work.make(work.sound, out, Making(outer=outer, memory=memory)))
+    if len(work.sound) > 1:
+        leader = largest({fork.fork: fork.steps for fork in work.sound})
         out = folder / f"{FASTEST}.safetensors"
-        alone = [fork for fork in sound.forks if fork.fork == leader]
-        found[FASTEST] = (out, _make(sound, alone, out, making, options))
+        alone = [fork for fork in work.sound if fork.fork == leader]
+        found[FASTEST] = (out, work.make(alone, out, Making(memory=memory)))
     return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Sound:
-    """What the first pass left."""
+class _Round:
+    """The forks of one base: those that are still taken to be ``sound``, and why the others are not."""
 
-    start: Source
-    forks: list[Source]
-    seen: Mapping[int, Evidence]
-    rejected: dict[int, str]
+    def __init__(self, base: Path, forks: Sequence[ForkFile], options: Options) -> None:
+        self._options = options
+        self._start = _source(base, fork=-1, steps=0)
+        # What counts nothing by its claims alone is left out before a tensor is read.
+        sources, self._rejected = _open(self._start, forks, options)
+        self.sound = [sources[fork] for fork in sorted(sources)]
+
+    def average(self, out: Path, making: Making) -> Consolidation:
+        """The version of all sound forks, after dropping those that prove to be broken. Nobody left: no version."""
+        while self.sound:
+            try:
+                made = self.make(self.sound, out, making)
+            except Unsound as error:
+                self._reject(dict.fromkeys(error.forks, "not finite"))
+                continue
+            seen = [Evidence(fork=a.fork, steps=a.steps, finite=True, norm=a.delta_norm) for a in made.accepted]
+            verdict = judge(seen, max_norm_ratio=self._options.max_norm_ratio)
+            if not verdict.rejected:
+                return made
+            out.unlink()
+            self._reject(verdict.rejected)
+        return Consolidation(rejected=self._reasons())
+
+    def make(self, forks: Sequence[Source], out: Path, making: Making) -> Consolidation:
+        """The version of exactly these forks."""
+        combiner = Combiner(self._start, forks, replace(making, ema_decay=self._decay()))
+        written = combiner.write(out, base=self._options.base_sha256, user=self._options.user)
+        return Consolidation(
+            accepted=tuple(_accepted(combiner, fork.fork) for fork in forks),
+            rejected=self._reasons(),
+            notes=tuple(combiner.notes),
+            sha256=written.sha256,
+            bytes=written.bytes,
+        )
+
+    def _decay(self) -> float | None:
+        half_life = self._options.ema_half_life
+        return None if half_life is None else ema_decay(sum(fork.steps for fork in self.sound), half_life)
+
+    def _reject(self, reasons: Mapping[int, str]) -> None:
+        self._rejected.update(reasons)
+        self.sound = [fork for fork in self.sound if fork.fork not in reasons]
+
+    def _reasons(self) -> dict[int, str]:
+        return dict(sorted(self._rejected.items()))
 
 
-def _sift(base: Path, forks: Sequence[ForkFile], options: Options) -> _Sound:
-    start = _source(base, fork=-1, steps=0)
-    # 1. Leave out what counts nothing by its claims alone.
-    sources, rejected = _open(start, forks, options)
-    # 2. Read what the rest changed, and drop the broken ones.
-    seen = {fork: evidence(start, source) for fork, source in sources.items()}
-    verdict = judge(seen.values(), max_norm_ratio=options.max_norm_ratio)
-    rejected.update(verdict.rejected)
-    kept = [sources[fork] for fork in verdict.kept]
-    return _Sound(start=start, forks=kept, seen=seen, rejected=dict(sorted(rejected.items())))
-
-
-def _decay(sound: _Sound, options: Options) -> float | None:
-    steps = sum(fork.steps for fork in sound.forks)
-    return None if options.ema_half_life is None else ema_decay(steps, options.ema_half_life)
-
-
-def _make(sound: _Sound, forks: Sequence[Source], out: Path, making: Making, options: Options) -> Consolidation:
-    # 3. Average those that are left into the new version.
-    combiner = Combiner(sound.start, forks, making)
-    written = combiner.write(out, base=options.base_sha256, user=options.user)
-    return Consolidation(
-        accepted=tuple(_accepted(combiner, sound.seen[fork.fork]) for fork in forks),
-        rejected=sound.rejected,
-        notes=tuple(combiner.notes),
-        sha256=written.sha256,
-        bytes=written.bytes,
+def _accepted(combiner: Combiner, fork: int) -> Accepted:
+    seen = combiner.ledger.evidence(fork)
+    return Accepted(
+        fork=fork,
+        steps=seen.steps,
+        weight=combiner.weights[fork],
+        delta_norm=seen.norm,
+        agreement=combiner.ledger.agreement(fork),
     )
-
-
-def _accepted(combiner: Combiner, e: Evidence) -> Accepted:
-    agreement = combiner.agreement(e.fork, e.norm)
-    return Accepted(fork=e.fork, steps=e.steps, weight=combiner.weights[e.fork], delta_norm=e.norm, agreement=agreement)
 
 
 def _source(path: Path, *, fork: int, steps: int) -> Source:

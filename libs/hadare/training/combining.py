@@ -28,12 +28,13 @@ from hadare.forking.consolidation import (
     weights,
 )
 from hadare.forking.outer import Outer
-from hadare.training.sources import CHUNK, Source, is_parameter, spans, wide
+from hadare.training.evidence import Ledger, check_sound, squares_in_double
+from hadare.training.sources import CHUNK, PLAIN_CHUNK, Source, is_parameter, spans, wide
 from hadare.training.tensorfile import DTYPES, TensorSpec, Writer, Written, layout
 from hadare.training.weights import EMA_PREFIX, MOMENTUM_PREFIX, FileMeta, meta_document
 
 # Elements that the scratch of all forks together may hold.
-_SCRATCH = 16 * 2**20
+_SCRATCH = 2**23
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +52,7 @@ class Making:
 
 
 class Combiner:
-    """Second pass: writes the version that ``forks`` (all of them sound, in order of id) make of ``start``."""
+    """Writes the version that ``forks`` (in order of id) make of ``start``, and looks at them on the way."""
 
     def __init__(self, start: Source, forks: Sequence[Source], how: Making | None = None) -> None:
         self._start = start
@@ -62,18 +63,14 @@ class Combiner:
         self._leader = next(f for f in forks if f.fork == largest(self._steps))
         self._chunk = max(2**12, min(CHUNK, _SCRATCH // len(forks)))
         self._scratch: dict[torch.dtype, Tensor] = {}
-        self._products = dict.fromkeys(self._steps, 0.0)
-        self._square = 0.0
+        self.ledger = Ledger(self._steps, self._leader.fork)
         self.weights = weights(self._steps)
+        self._shares = [w for fork, w in self.weights.items() if fork != self._leader.fork]
         self.notes: list[str] = []
 
-    def agreement(self, fork: int, norm: float) -> float:
-        """Cosine of the fork's delta (of length ``norm``) with the mean delta; 0 if one of them is zero."""
-        length = norm * math.sqrt(self._square)
-        return max(-1.0, min(1.0, self._products[fork] / length)) if length > 0 else 0.0
-
     def write(self, out: Path, *, base: str, user: Mapping[str, Scalar]) -> Written:
-        """Streams the version into ``out`` and says what it hashes to."""
+        """Streams the version into ``out`` and says what it hashes to. Raises ``Unsound`` and writes nothing if a fork
+        holds a value that is not finite."""
         specs = self._specs()
         writer = Writer(out, specs, meta_document(self._meta(base, user)))
         with writer:
@@ -91,15 +88,33 @@ class Combiner:
             yield from self._ema(MODEL_PREFIX + name.removeprefix(EMA_PREFIX), name, spec)
             return
         match rule_for(name, spec.dtype):
+            case Rule.AVERAGE if name.startswith(OPTIMIZER_PREFIX):
+                yield from self.plain_mean(name, spec)
             case Rule.AVERAGE:
                 yield from self._averaged(name, spec)
             case Rule.MAXIMUM:
-                yield reduce(torch.maximum, [flat for f in self._forks if (flat := f.flat(name)) is not None])
+                flats = {f.fork: f.flat(name) for f in self._forks}
+                check_sound(flats)
+                yield reduce(torch.maximum, [flat for flat in flats.values() if flat is not None])
             case Rule.SUM_OF_INCREMENTS:
                 origin = self._start.reader.flat(name)
                 yield origin + sum((f.reader.flat(name) - origin for f in self._forks), torch.zeros_like(origin))
             case Rule.SAME_OR_LARGEST:
                 yield self._followed(name)
+
+    def plain_mean(self, name: str, spec: TensorSpec) -> Iterator[Tensor]:
+        """``Σ w_f x_f``: one reading of each fork. Exact to a rounding, which is enough for an optimiser's states."""
+        flats = {f.fork: f.flat(name) for f in self._forks}
+        count = max(len(flat) for flat in flats.values() if flat is not None)
+        kind, dtype = wide(spec), DTYPES[spec.dtype].to_real()
+        mean, part = torch.empty((2, min(count, PLAIN_CHUNK)), dtype=kind)
+        for a, b in spans(count, PLAIN_CHUNK):
+            total = mean[: b - a].zero_()
+            for fork, flat in flats.items():
+                if flat is not None:
+                    total.add_(_part(flat, a, b, part[: b - a]), alpha=self.weights[fork])
+            _check(total, flats, a, b)
+            yield total if kind == dtype else total.to(dtype)
 
     def _specs(self) -> dict[str, TensorSpec]:
         model = {n: s for n, s in self._start.reader.specs.items() if n.startswith(MODEL_PREFIX)}
@@ -166,34 +181,58 @@ class Combiner:
             offset, middle, rows = self._offset(flats, (a, b), wide(spec))
             delta = None
             if origin is not None and not (plain and not compare and not self._how.memory):
-                leading = torch.sub(middle, origin[a:b])
-                delta = offset + leading
-                if compare:
-                    self._compare(rows, leading, delta)
+                delta = self._delta(flats, origin, (a, b), offset, middle, rows, compare=compare)
             if delta is None or plain:
                 values = offset.add_(middle)
             else:
                 assert origin is not None
                 values = self._stepped(delta, momentum, a, b).add_(origin[a:b])
+            if delta is None:
+                _check(values, flats, a, b)
             yield (a, b), values, delta
+
+    def _delta(
+        self,
+        flats: Mapping[int, Tensor | None],
+        origin: Tensor,
+        span: tuple[int, int],
+        offset: Tensor,
+        middle: Tensor,
+        rows: Tensor,
+        *,
+        compare: bool,
+    ) -> Tensor:
+        """One chunk of the mean delta, in the last row."""
+        a, b = span
+        delta, leading = rows[-1], rows[-2]
+        torch.sub(middle, origin[a:b], out=leading)
+        torch.add(offset, leading, out=delta)
+        if compare and not self.ledger.add(rows[:-1], delta, self._shares):
+            parts = {fork: None if flat is None else flat[a:b] for fork, flat in flats.items()}
+            check_sound(parts)
+            self.ledger.add_squares(squares_in_double(parts, origin[a:b]))
+        return delta
 
     def _offset(
         self, flats: Mapping[int, Tensor | None], span: tuple[int, int], kind: torch.dtype
-    ) -> tuple[Tensor, Tensor, dict[int, Tensor]]:
-        """One chunk: how far the mean is from the leader, the leader, and how far each other fork is from it.
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """One chunk: how far the mean is from the leader, the leader, and rows of how far each other fork is from it
+        (in order of id; the last two are free).
 
         A state that a fork's optimiser has not created is zero, as it would be had it been created and never used.
         """
         a, b = span
-        rows = self._rows(kind)[:, : b - a]
-        middle = _part(flats[self._leader.fork], a, b, rows[-2])
-        offset = rows[-1].zero_()
-        apart = {}
-        for fork, row in zip(flats, rows, strict=False):
-            if fork != self._leader.fork:
-                apart[fork] = torch.sub(_part(flats[fork], a, b, row), middle, out=row)
-                offset.add_(row, alpha=self.weights[fork])
-        return offset, middle, apart
+        scratch = self._rows(kind)[:, : b - a]
+        offset, rows = scratch[1], scratch[2:]
+        middle = _part(flats[self._leader.fork], a, b, scratch[0])
+        others = [fork for fork in flats if fork != self._leader.fork]
+        for fork, row in zip(others, rows, strict=False):
+            torch.sub(_part(flats[fork], a, b, row), middle, out=row)
+        if others:
+            torch.mv(rows[:-2].t(), torch.tensor(self._shares, dtype=kind), out=offset)
+        else:
+            offset.zero_()
+        return offset, middle, rows
 
     def _moved(self, name: str, delta: Tensor, a: int, b: int) -> Tensor:
         """The momentum after this round."""
@@ -206,16 +245,9 @@ class Combiner:
             return delta * outer.rate
         return torch.add(delta, self._moved(momentum, delta, a, b), alpha=outer.momentum).mul_(outer.rate)
 
-    def _compare(self, apart: Mapping[int, Tensor], leading: Tensor, delta: Tensor) -> None:
-        common = float(torch.dot(leading, delta))
-        for fork in self._products:
-            own = float(torch.dot(apart[fork], delta)) if fork in apart else 0.0
-            self._products[fork] += common + own
-        self._square += float(torch.dot(delta, delta))
-
     def _rows(self, kind: torch.dtype) -> Tensor:
         if kind not in self._scratch:
-            self._scratch[kind] = torch.empty((len(self._forks) + 2, self._chunk), dtype=kind)
+            self._scratch[kind] = torch.empty((len(self._forks) + 3, self._chunk), dtype=kind)
         return self._scratch[kind]
 
 
@@ -230,3 +262,9 @@ def _part(flat: Tensor | None, a: int, b: int, row: Tensor) -> Tensor:
         return row.zero_()
     part = flat[a:b]
     return part if part.dtype == row.dtype else row.copy_(part)
+
+
+def _check(mean: Tensor, flats: Mapping[int, Tensor | None], a: int, b: int) -> None:
+    """A mean is finite if what it is of is; its sum says so for less than looking at each number."""
+    if not math.isfinite(float(mean.sum())):
+        check_sound({fork: None if flat is None else flat[a:b] for fork, flat in flats.items()})

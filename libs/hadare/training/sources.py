@@ -1,20 +1,21 @@
-"""Open weights files as the kernel reads them, and its first pass over a fork: how far it went, whether it is sound."""
+"""Open weights files as the kernel reads them."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from hadare.forking.consolidation import COMPLEX, FLOATING, MODEL_PREFIX, Evidence
+from hadare.forking.consolidation import MODEL_PREFIX
 from hadare.training.tensorfile import Reader, TensorSpec
 from hadare.training.weights import FileMeta
 
-# Elements of a chunk: large enough to hide the cost of a call, small enough for the cache.
-CHUNK = 2**20
+# Elements of a chunk: large enough to hide the cost of a call, small enough for a few of them to stay in the cache.
+CHUNK = 2**17
+# The same where only two are needed.
+PLAIN_CHUNK = 2**18
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,40 +30,6 @@ class Source:
     def flat(self, name: str) -> Tensor | None:
         """All elements of a tensor, unconverted; ``None`` if the file lacks it."""
         return self.reader.flat(name) if name in self.reader.specs else None
-
-
-def evidence(start: Source, fork: Source) -> Evidence:
-    """First pass over one fork: the norm of its parameters' delta, and whether every number is finite."""
-    squares = 0.0
-    for name, spec in sorted(fork.reader.specs.items()):
-        if spec.dtype not in FLOATING and spec.dtype not in COMPLEX:
-            continue
-        counts = is_parameter(start, name)
-        values = fork.flat(name)
-        origin = start.flat(name) if counts else None
-        square = _sum_of_squares(values, origin, wide(spec)) if values is not None else 0.0
-        if math.isnan(square):
-            return Evidence(fork=fork.fork, steps=fork.steps, finite=False, norm=math.inf)
-        squares += square if counts else 0.0
-    return Evidence(fork=fork.fork, steps=fork.steps, finite=True, norm=math.sqrt(squares))
-
-
-def _sum_of_squares(values: Tensor, origin: Tensor | None, kind: torch.dtype) -> float:
-    """Of ``values − origin``; NaN if an element of it is not finite."""
-    scratch = torch.empty(min(CHUNK, len(values)), dtype=kind)
-    total = 0.0
-    for a, b in spans(len(values), CHUNK):
-        part = scratch[: b - a]
-        part.copy_(values[a:b])
-        if origin is not None:
-            part.sub_(origin[a:b])
-        square = float(torch.dot(part, part))
-        if not math.isfinite(square):
-            if not bool(torch.isfinite(part).all()):
-                return math.nan
-            square = float(torch.linalg.vector_norm(part, dtype=torch.float64)) ** 2
-        total += square
-    return total
 
 
 def is_parameter(start: Source, name: str) -> bool:

@@ -80,7 +80,7 @@ def test_a_refusal_is_a_document_too_if_one_is_asked_for(cli: Cli) -> None:
     error = cli.json("submit", cli.file("workload: nonsense\ntotal_steps: 1\nbatch_size: 1\n"), code=2)["error"]
     assert error["exit_code"] == 2
     assert error["details"]["faults"] == [
-        {"path": "workload", "message": "expected pkg.module:Class, importable on the node agents", "line": 1}
+        {"path": "workload", "message": "expected pkg.module:Class or pkg.module:function, importable on the node agents", "line": 1}
     ]
 
 
