@@ -87,7 +87,7 @@ async def test_every_fault_of_request_and_spec_is_listed_by_path(client: HadareC
     assert refusal.code == 400
     assert {fault["path"]: fault["message"] for fault in refusal.details["faults"]} == {
         "requestid": "there is no such field; did you mean 'request_id'?",
-        "spec.workload": "expected pkg.module:Class, importable on the node agents",
+        "spec.workload": "expected pkg.module:Class or pkg.module:function, importable on the node agents",
         "spec.total_stepz": "there is no such field; did you mean 'total_steps'?",
         "spec.total_steps": "is missing",
     }
