@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -49,6 +50,15 @@ class Making:
     memory: float = 0.0
     ema_decay: float | None = None
     compare: bool = True
+
+
+class _Chunk(NamedTuple):
+    """How far the mean is from the leader, the leader, and rows of how far each other fork is from it, in order of id;
+    two more rows are free."""
+
+    offset: Tensor
+    middle: Tensor
+    rows: Tensor
 
 
 class Combiner:
@@ -178,12 +188,14 @@ class Combiner:
         plain = self._how.outer.is_average
         momentum = MOMENTUM_PREFIX + name.removeprefix(MODEL_PREFIX)
         for a, b in spans(count, self._chunk):
-            offset, middle, rows = self._offset(flats, (a, b), wide(spec))
+            chunk = self._chunk_of(flats, (a, b), wide(spec))
             delta = None
             if origin is not None and not (plain and not compare and not self._how.memory):
-                delta = self._delta(flats, origin, (a, b), offset, middle, rows, compare=compare)
+                delta = self._delta(chunk, origin[a:b])
+                if compare:
+                    self._note(flats, chunk, origin[a:b], (a, b))
             if delta is None or plain:
-                values = offset.add_(middle)
+                values = chunk.offset.add_(chunk.middle)
             else:
                 assert origin is not None
                 values = self._stepped(delta, momentum, a, b).add_(origin[a:b])
@@ -191,36 +203,21 @@ class Combiner:
                 _check(values, flats, a, b)
             yield (a, b), values, delta
 
-    def _delta(
-        self,
-        flats: Mapping[int, Tensor | None],
-        origin: Tensor,
-        span: tuple[int, int],
-        offset: Tensor,
-        middle: Tensor,
-        rows: Tensor,
-        *,
-        compare: bool,
-    ) -> Tensor:
-        """One chunk of the mean delta, in the last row."""
-        a, b = span
-        delta, leading = rows[-1], rows[-2]
-        torch.sub(middle, origin[a:b], out=leading)
-        torch.add(offset, leading, out=delta)
-        if compare and not self.ledger.add(rows[:-1], delta, self._shares):
-            parts = {fork: None if flat is None else flat[a:b] for fork, flat in flats.items()}
-            check_sound(parts)
-            self.ledger.add_squares(squares_in_double(parts, origin[a:b]))
-        return delta
+    def _delta(self, chunk: _Chunk, origin: Tensor) -> Tensor:
+        """The mean delta, in the last row; the leader's comes into the one before."""
+        torch.sub(chunk.middle, origin, out=chunk.rows[-2])
+        return torch.add(chunk.offset, chunk.rows[-2], out=chunk.rows[-1])
 
-    def _offset(
-        self, flats: Mapping[int, Tensor | None], span: tuple[int, int], kind: torch.dtype
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """One chunk: how far the mean is from the leader, the leader, and rows of how far each other fork is from it
-        (in order of id; the last two are free).
+    def _note(self, flats: Mapping[int, Tensor | None], chunk: _Chunk, origin: Tensor, span: tuple[int, int]) -> None:
+        """What the chunk says of the forks. Raises ``Unsound``."""
+        if self.ledger.add(chunk.rows[:-1], chunk.rows[-1], self._shares):
+            return
+        parts = {fork: None if flat is None else flat[slice(*span)] for fork, flat in flats.items()}
+        check_sound(parts)
+        self.ledger.add_squares(squares_in_double(parts, origin))
 
-        A state that a fork's optimiser has not created is zero, as it would be had it been created and never used.
-        """
+    def _chunk_of(self, flats: Mapping[int, Tensor | None], span: tuple[int, int], kind: torch.dtype) -> _Chunk:
+        """A state that a fork's optimiser has not created is zero, as if it had been created and never used."""
         a, b = span
         scratch = self._rows(kind)[:, : b - a]
         offset, rows = scratch[1], scratch[2:]
@@ -232,7 +229,7 @@ class Combiner:
             torch.mv(rows[:-2].t(), torch.tensor(self._shares, dtype=kind), out=offset)
         else:
             offset.zero_()
-        return offset, middle, rows
+        return _Chunk(offset, middle, rows)
 
     def _moved(self, name: str, delta: Tensor, a: int, b: int) -> Tensor:
         """The momentum after this round."""

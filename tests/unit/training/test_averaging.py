@@ -298,6 +298,36 @@ def test_a_fork_that_goes_the_other_way_disagrees(tmp_path: Path) -> None:
     assert [a.agreement for a in made.consolidate().accepted] == [pytest.approx(1.0), pytest.approx(-1.0)]
 
 
+def test_norms_and_agreements_are_those_of_double_precision_over_many_chunks(tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+    base = torch.randn(300_001, generator=generator)
+    steps = (100, 1000, 10, 300)
+    deltas = [torch.randn(300_001, generator=generator) * 1e-3 * n**0.5 + 1e-3 for n in steps]
+    made = Round(tmp_path, {"w": base})
+    for n, delta in zip(steps, deltas, strict=True):
+        made.fork(n, {"w": base + delta})
+    true = [(base + delta).double() - base.double() for delta in deltas]
+    mean = sum(n * delta for n, delta in zip(steps, true, strict=True)) / sum(steps)
+    for accepted, delta in zip(made.consolidate().accepted, true, strict=True):
+        assert accepted.delta_norm == pytest.approx(float(delta.norm()), rel=1e-4)
+        assert accepted.agreement == pytest.approx(float(torch.cosine_similarity(delta, mean, dim=0)), abs=1e-4)
+
+
+def test_a_broken_fork_leaves_the_rest_as_if_it_had_never_been(tmp_path: Path) -> None:
+    tensors = [torch.randn(200_000) for _ in range(3)]
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    clean, dirty = (Round(tmp_path / name, {"w": torch.zeros(200_000)}) for name in "ab")
+    broken = tensors[2].clone()
+    broken[199_999] = float("inf")
+    for made, last in ((clean, None), (dirty, broken)):
+        made.fork(3, {"w": tensors[0]}).fork(2, {"w": tensors[1]})
+        if last is not None:
+            made.fork(5, {"w": last})
+    assert clean.consolidate().accepted == dirty.consolidate().accepted
+    assert torch.equal(clean.tensor("w"), dirty.tensor("w"))
+
+
 def test_buffers_do_not_count_in_a_deltas_norm(tmp_path: Path) -> None:
     made = Round(tmp_path, {"w": tensor([0.0]), "var": tensor([0.0])}, buffers=("var",))
     made.fork(1, {"w": tensor([2.0]), "var": tensor([1e6])})
