@@ -1,4 +1,4 @@
-"""Whole runs: figures stay in their ranges (ranges.toml), and relations between policies hold whatever the figures are."""
+"""Whole runs: figures stay in their ranges (ranges.toml), and how policies relate holds whatever the figures are."""
 
 from __future__ import annotations
 
