@@ -72,6 +72,10 @@ class Adversary:
         """Whether a read is answered."""
         return self.reaches_bus(owner) and not self._strikes(Kind.FLAKY_STORE)
 
+    def latency_s(self) -> float:
+        """How long a write takes that goes well."""
+        return self._random.uniform(*_LATENCY_S)
+
     def lag_s(self) -> float:
         """How long a watch holds back what it has seen."""
         return self._random.uniform(0.0, 3.0) if self._any(Kind.LAGGING_WATCH) else 0.0

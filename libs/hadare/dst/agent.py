@@ -24,7 +24,7 @@ from hadare.wire.subjects import GRANT, HEARTBEAT, NODES, RESULT, REVOKE, WEIGHT
 
 _RESULT_TIMEOUT_S = 5.0
 _PATIENCE_S = 6.0
-_BEAT_S = 1.0
+_BEAT_S = 1.5
 
 LIMITS = LeaseLimits(stop_grace_s=3.0, hand_back_s=6.0, start_limit_s=15.0)
 

@@ -40,6 +40,7 @@ class SimPlane:
         self._thawed = asyncio.Event()
         self._thawed.set()
         self._effects_left: int | None = None
+        self._dies = True
 
     # --- the adversary's side ---
 
@@ -47,6 +48,9 @@ class SimPlane:
         self._thawed.clear()
 
     def thaw(self) -> None:
+        """Also takes back a ``freeze_after`` that has not come about."""
+        if not self._dies:
+            self._effects_left = None
         self._thawed.set()
 
     @property
@@ -55,7 +59,11 @@ class SimPlane:
 
     def die_after(self, effects: int) -> None:
         """The process is killed just before its ``effects + 1``-th effect from now."""
-        self._effects_left = effects
+        self._effects_left, self._dies = effects, True
+
+    def freeze_after(self, effects: int) -> None:
+        """The same, but it is frozen."""
+        self._effects_left, self._dies = effects, False
 
     def crash(self) -> None:
         """Nothing of the process reaches the world from now on."""
@@ -76,14 +84,18 @@ class SimPlane:
         self._effects_left -= 1
         if self._effects_left < 0:
             self._effects_left = None
-            self.crash()
-            self.on_death()
+            if self._dies:
+                self.crash()
+                self.on_death()
+            else:
+                self.freeze()
             await self.awake()
 
     async def write(self, write: Callable[[], Awaitable[T]]) -> T:
         await self.effect()
         fate = self.adversary.write(self.name)
         if fate.acknowledged:
+            await asyncio.sleep(self.adversary.latency_s())
             done = await write()
             await self.awake()
             return done

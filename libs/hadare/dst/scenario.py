@@ -14,7 +14,7 @@ BASE_RATE = 10.0
 
 WORKLOAD = "hadare.training.workloads.digits:Digits"
 ROUND_S = 10.0
-ROUNDS = 15
+ROUNDS = 12
 """Rounds of work that a scenario's jobs bring, were nothing to fail."""
 JOBS = 5
 FAULTS = 12
@@ -29,7 +29,7 @@ class Kind(StrEnum):
     """Ends at once, or after ``effects`` more messages and writes; is started again after ``for_s``."""
     KILL_ALL = "kill all"
     FREEZE = "freeze"
-    """SIGSTOP: nothing comes out, all that arrives waits; it wakes up believing what it believed."""
+    """SIGSTOP, at once or after ``effects``: nothing comes out; it wakes up believing what it believed."""
     PARTITION = "partition"
     """No message reaches it or leaves it, and it reaches no store."""
     LOSS = "loss"
@@ -120,7 +120,7 @@ class Scenario:
 
 
 def draw(seed: int, faults: int = FAULTS) -> Scenario:
-    """The scenario of a seed: 3 to 5 nodes, 5 jobs, about 15 rounds of work and as many faults as asked for."""
+    """The scenario of a seed: 3 to 5 nodes, 5 jobs, work for more than 15 rounds, and as many faults as asked for."""
     random = Random(seed)
     nodes = {
         f"n{number}": tuple(random.choice(TYPES) for _ in range(random.choice((1, 1, 2))))
@@ -128,7 +128,7 @@ def draw(seed: int, faults: int = FAULTS) -> Scenario:
     }
     capacity = sum(BASE_RATE * relative_speed(kind) * ROUND_S for types in nodes.values() for kind in types)
     jobs = _jobs(random, capacity * ROUNDS)
-    end_s = ROUNDS * ROUND_S
+    end_s = 1.3 * ROUNDS * ROUND_S
     struck = tuple(_fault(random, nodes, jobs, end_s) for _ in range(faults))
     replicas = random.choice((1, 2, 2, 3))
     ordered = tuple(sorted(struck, key=lambda fault: fault.at))
@@ -177,7 +177,9 @@ def _fault(random: Random, nodes: dict[str, tuple[str, ...]], jobs: tuple[SimJob
     match kind:
         case Kind.KILL:
             return replace(fault, who=anyone, effects=random.randint(0, 12), for_s=min(fault.for_s, 8.0))
-        case Kind.FREEZE | Kind.PARTITION:
+        case Kind.FREEZE:
+            return replace(fault, who=anyone, effects=random.randint(0, 12))
+        case Kind.PARTITION:
             return replace(fault, who=anyone)
         case Kind.FORK_CRASH | Kind.DEVICE_FAULT | Kind.DRAIN:
             return replace(fault, who=random.choice(sorted(nodes)))

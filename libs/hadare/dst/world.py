@@ -25,17 +25,19 @@ from hadare.machines.round_phases import RoundSettings
 from hadare.model.devices import Device, NodeWish
 from hadare.model.errors import Broken, Unavailable
 from hadare.model.jobs import Desired
+from hadare.model.rounds import Leader
 from hadare.runtime.memory import MemoryHub
 from hadare.runtime.virtual import run_virtually
+from hadare.wire import codec
 from hadare.wire.subjects import JOBS, NODE_WISHES, WEIGHTS
 
 END_LIMIT_S = 600.0
 """How long after the last fault every job must have ended."""
-REST_S = 60.0
+REST_S = 45.0
 RESTART_S = 1.0
 KEEP_VERSIONS = 2
 
-TRACKER = TrackerSettings(side_lease_s=20.0, keep_versions=KEEP_VERSIONS, sweep_s=20.0)
+TRACKER = TrackerSettings(side_lease_s=20.0, keep_versions=KEEP_VERSIONS, sweep_s=14.0)
 ROUNDS = RoundSettings(epoch=0, round_s=ROUND_S, grace_s=2.0, settle_s=5.0)
 TIMES = NodeTimes()
 
@@ -110,7 +112,7 @@ class World:
         self._starts = 0
         self._paused: dict[str, int] = {}
         self._agent_events = 0
-        for name in (*CONTROL, *self.scenario.nodes):
+        for name in self._lasting():
             self._start(name)
         for job in self.scenario.jobs:
             self._later(self._submit(job))
@@ -172,6 +174,11 @@ class World:
         task.add_done_callback(lambda done: self._ended(name, done))
         self._note(f"{name} starts")
 
+    def _lasting(self) -> list[str]:
+        """Processes that a supervisor starts again."""
+        others = [f"{kind}-{n}" for kind in ("tracker", "allocator") for n in range(2, self.scenario.replicas + 1)]
+        return [*CONTROL, *others, *self.scenario.nodes]
+
     def _build(self, name: str, plane: SimPlane) -> tuple[SimAgent | None, Coroutine[Any, Any, None]]:
         kind = name.split("-")[0]
         if kind in self.scenario.nodes:
@@ -211,7 +218,7 @@ class World:
             self._agent_events += process.agent.events
         process.task.cancel()
         await asyncio.gather(process.task, return_exceptions=True)
-        if name in (*CONTROL, *self.scenario.nodes):
+        if name in self._lasting():
             await asyncio.sleep(for_s)
             self._start(name)
 
@@ -231,8 +238,9 @@ class World:
         self._note(f"FAULT {fault}")
         match fault.kind:
             case Kind.KILL:
-                if (process := self._processes.get(fault.who)) is not None:
-                    await self._kill(fault, process)
+                name = self._target(fault.who)
+                if (process := self._processes.get(name)) is not None:
+                    await self._kill(name, fault, process)
             case Kind.KILL_ALL:
                 await asyncio.gather(
                     *(self._bury(name, process, fault.for_s) for name, process in list(self._processes.items()))
@@ -258,18 +266,28 @@ class World:
                 await asyncio.sleep(fault.for_s)
                 self._adversary.end(fault)
 
-    async def _kill(self, fault: Fault, process: _Process) -> None:
+    def _target(self, who: str) -> str:
+        """Of several allocators or trackers, the one that leads: the others are of no interest to an adversary."""
+        bucket = {"allocator": "rounds", "tracker": "progress"}.get(who)
+        record = self._hub.buckets.get(bucket, {}).get("leader") if bucket else None
+        holder = codec.decode(record.data, Leader).holder if record else ""
+        return holder if holder in self._processes else who
+
+    async def _kill(self, name: str, fault: Fault, process: _Process) -> None:
         if fault.effects == 0:
-            await self._bury(fault.who, process, fault.for_s)
+            await self._bury(name, process, fault.for_s)
             return
-        process.plane.on_death = lambda: self._later(self._bury(fault.who, process, fault.for_s))
+        process.plane.on_death = lambda: self._later(self._bury(name, process, fault.for_s))
         process.plane.die_after(fault.effects)
 
     async def _freeze(self, fault: Fault) -> None:
-        process = self._processes.get(fault.who)
+        process = self._processes.get(self._target(fault.who))
         if process is None or process.plane.frozen:
             return
-        process.plane.freeze()
+        if fault.effects:
+            process.plane.freeze_after(fault.effects)
+        else:
+            process.plane.freeze()
         await asyncio.sleep(fault.for_s)
         process.plane.thaw()
         if process.agent is not None:

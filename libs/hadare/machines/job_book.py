@@ -10,7 +10,10 @@ from hadare.machines.tracker_events import DeleteObjects, Record, StoreManifest,
 from hadare.model.devices import NodeInventory, NodeState
 from hadare.model.events import Event
 from hadare.model.jobs import Desired, JobProgress, JobRecord, JobState, ObjectRef, VersionManifest
-from hadare.model.leases import Failure, ForkResult
+from hadare.model.leases import Failure, FailureKind, ForkResult
+
+CLUSTER_TROUBLE: frozenset[FailureKind] = frozenset({"fetch", "upload", "device"})
+"""Failures that say nothing of the job: a store or a device was not to be had."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hadare.machines.job_book import JobBook, NodeSeen
+from hadare.machines.job_book import CLUSTER_TROUBLE, JobBook, NodeSeen
 from hadare.machines.tracker_events import GrantLease, TrackerCommand
 from hadare.model.devices import NodeState
 from hadare.model.jobs import JobState, VersionManifest
@@ -47,9 +47,9 @@ class SideLeases:
         self.node, self.until = "", at + self.book.settings.retry_s
         return self.book.change(reason=f"{key.kind} on an agent was refused: {reason}"[:4096])
 
-    def take(self, result: ForkResult) -> tuple[str, list[TrackerCommand]]:
+    def take(self, result: ForkResult, at: float) -> tuple[str, list[TrackerCommand]]:
         """Why a result does not count (empty if it does), and what follows from it."""
-        return self._take_init(result) if result.kind == "init" else self._take_evaluation(result)
+        return self._take_init(result, at) if result.kind == "init" else self._take_evaluation(result, at)
 
     def _send(self, kind: LeaseKind, state: JobState, node: str, at: float) -> list[TrackerCommand]:
         book, settings = self.book, self.book.settings
@@ -88,13 +88,13 @@ class SideLeases:
             return self.book.fail(f"no node can run it: {'; '.join(f'{n}: {w}' for n, w in sorted(excluded.items()))}")
         return self.book.become(state, "no node is ready that could run it")
 
-    def _take_init(self, result: ForkResult) -> tuple[str, list[TrackerCommand]]:
+    def _take_init(self, result: ForkResult, at: float) -> tuple[str, list[TrackerCommand]]:
         book = self.book
         if book.progress.version >= 0:
             same = 0 in book.manifests and book.manifests[0].weights == result.object
             return ("" if same else "the job has its initial model already"), []
         if result.failure is not None or result.object is None:
-            return "", self._failed(result)
+            return "", self._failed(result, at)
         self.rest()
         self.failed = 0
         manifest = VersionManifest(
@@ -106,9 +106,9 @@ class SideLeases:
         changes = book.change(version=0, weights=result.object, failures=0, error="", state=state, reason=reason)
         return "", [stored, *changes, book.note("initialised", version=0)]
 
-    def _take_evaluation(self, result: ForkResult) -> tuple[str, list[TrackerCommand]]:
+    def _take_evaluation(self, result: ForkResult, at: float) -> tuple[str, list[TrackerCommand]]:
         if result.evaluation is None or result.failure is not None:
-            return "", self._failed(result)
+            return "", self._failed(result, at)
         if result.evaluation.version != self.book.progress.version:
             return f"version {result.evaluation.version} is not the newest", []
         self.rest()
@@ -127,10 +127,14 @@ class SideLeases:
             return book.complete(f"its budget is used up before {until.metric} reached the target")
         return book.complete("all steps are done")
 
-    def _failed(self, result: ForkResult) -> list[TrackerCommand]:
+    def _failed(self, result: ForkResult, at: float) -> list[TrackerCommand]:
+        """What the job did wrong counts against it; what the cluster did is tried again, after a while."""
         book = self.book
         failure = result.failure or Failure(kind="exception", message="the lease brought no result")
         self.rest()
+        if failure.kind in CLUSTER_TROUBLE:
+            self.until = at + book.settings.retry_s
+            return book.change(reason=failure.message)
         if result.kind == "evaluate":
             self.failed += 1
             return book.change(reason=failure.message, error=failure.tail)

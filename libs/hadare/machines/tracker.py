@@ -225,7 +225,7 @@ class TrackerMachine:
         if job.book.progress.state.ended or job.book.record.desired is Desired.CANCELLED:
             return self._refuse(event, f"the job is {job.book.progress.state}")
         if result.kind != "train":
-            why, commands = job.side.take(result)
+            why, commands = job.side.take(result, event.at)
             return [*commands, *(self._refuse(event, why) if why else self._accept(event)), *self._then(event)]
         fault = ledger.fault_of(job.book.progress, result)
         if fault:

@@ -68,9 +68,20 @@ class _Inbox:
     pattern: tuple[str, ...]
     group: str
     owner: str
+    work: Callable[[], Awaitable[None]]
+    most_workers: int
     queue: asyncio.Queue[tuple[bytes, _Reply | None]] = field(default_factory=asyncio.Queue)
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
-    crashed: bool = False
+    idle: int = 0
+    closed: bool = False
+
+    def put(self, message: tuple[bytes, _Reply | None]) -> None:
+        """Queues a message, with one more worker for it if all are busy and there may be more."""
+        if self.closed:
+            return
+        self.queue.put_nowait(message)
+        if self.queue.qsize() > self.idle and len(self.tasks) < self.most_workers:
+            self.tasks.append(asyncio.ensure_future(self.work()))
 
     def matches(self, subject: str) -> bool:
         parts = subject.split(".")
@@ -99,6 +110,7 @@ class MemoryHub:
         self.watchers: list[tuple[str, str, asyncio.Queue[tuple[str, StoredRecord | None]]]] = []
         self.failures: list[BaseException] = []
         """Bugs in handlers; a test that expects none asserts that this is empty."""
+        self._routes: dict[str, list[_Inbox]] = {}
         self._revisions = itertools.count(1)
         self._turns = itertools.count()
 
@@ -120,7 +132,7 @@ class MemoryHub:
 
     def route(self, sender: str, subject: str, data: bytes, reply: _Reply | None = None) -> int:
         """Queues the message for every plain subscription and for one member of each group; says for how many."""
-        targets = [inbox for inbox in self.inboxes if inbox.matches(subject)]
+        targets = self._listening(subject)
         plain = [inbox for inbox in targets if not inbox.group]
         turn = next(self._turns)
         for group in sorted({inbox.group for inbox in targets if inbox.group}):
@@ -129,8 +141,22 @@ class MemoryHub:
         loop = asyncio.get_running_loop()
         for inbox in plain:
             for delay in self.network(Parcel(sender, inbox.owner, subject, data)):
-                loop.call_later(delay, inbox.queue.put_nowait, (data, reply))
+                loop.call_later(delay, inbox.put, (data, reply))
         return len(plain)
+
+    def open(self, inbox: _Inbox) -> None:
+        self.inboxes.append(inbox)
+        self._routes.clear()
+
+    def shut(self, inbox: _Inbox) -> None:
+        self.inboxes.remove(inbox)
+        self._routes.clear()
+
+    def _listening(self, subject: str) -> list[_Inbox]:
+        known = self._routes.get(subject)
+        if known is None:
+            known = self._routes[subject] = [inbox for inbox in self.inboxes if inbox.matches(subject)]
+        return known
 
     def answer(self, sender: str, reply: _Reply | None, data: bytes) -> None:
         """Sends an answer on its way; a question that came without a return address gets none."""
@@ -149,8 +175,9 @@ class _MemorySubscription:
     async def stop(self) -> None:
         for inbox in self._inboxes:
             if inbox in self._hub.inboxes:
-                self._hub.inboxes.remove(inbox)
-            if not inbox.crashed:
+                self._hub.shut(inbox)
+            if not inbox.closed:
+                inbox.closed = True
                 await inbox.queue.join()
             for task in inbox.tasks:
                 task.cancel()
@@ -220,11 +247,11 @@ class MemoryBus:
         receive: Callable[[bytes, _Reply | None], Awaitable[None]],
         workers: int,
     ) -> _Inbox:
-        inbox = _Inbox(tuple(f"{self._prefix}.{subject}".split(".")), group, self._owner)
-
         async def work() -> None:
             while True:
+                inbox.idle += 1
                 data, reply = await inbox.queue.get()
+                inbox.idle -= 1
                 try:
                     await receive(data, reply)
                 except Exception as bug:
@@ -233,8 +260,8 @@ class MemoryBus:
                 finally:
                     inbox.queue.task_done()
 
-        inbox.tasks = [asyncio.create_task(work(), name=f"{self._owner}:{subject}") for _ in range(workers)]
-        self._hub.inboxes.append(inbox)
+        inbox = _Inbox(tuple(f"{self._prefix}.{subject}".split(".")), group, self._owner, work, workers)
+        self._hub.open(inbox)
         return inbox
 
     def _responder(
@@ -293,7 +320,7 @@ class MemoryBackplane:
     def crash(self) -> None:
         """What ``kill -9`` of the client does: nothing is drained, nothing is answered."""
         for inbox in [inbox for inbox in self._hub.inboxes if inbox.owner == self._name]:
-            self._hub.inboxes.remove(inbox)
-            inbox.crashed = True
+            self._hub.shut(inbox)
+            inbox.closed = True
             for task in inbox.tasks:
                 task.cancel()

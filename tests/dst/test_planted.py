@@ -1,0 +1,97 @@
+"""Would the simulation notice? Bugs are planted in the machines, and the law that each breaks is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+
+from builders_dst import RealServices
+from hadare.dst.adversary import Adversary
+from hadare.dst.scenario import Fault, Kind, Scenario, draw
+from hadare.dst.shrink import shrink
+from hadare.dst.world import Verdict, simulate
+from hadare.machines import ledger
+from hadare.machines.job import Job
+from hadare.machines.lease_orders import Fences
+from hadare.machines.tracker import TrackerMachine
+from hadare.machines.tracker_events import AnswerResult, ResultArrived, TrackerCommand, TrackerEvent
+from hadare.model.leases import Lease
+from hadare.runtime.memory import Parcel
+
+pytestmark = pytest.mark.timeout(300)
+
+SERVICES = RealServices()
+
+
+def run(scenario: Scenario) -> Verdict:
+    return simulate(scenario, SERVICES)
+
+
+def first_caught(law: str, scenarios: list[Scenario]) -> Verdict:
+    """The first of these runs that breaks the law; fails if none does."""
+    for scenario in scenarios:
+        verdict = run(scenario)
+        if any(violation.law == law for violation in verdict.violations):
+            return verdict
+    raise AssertionError(f"'{law}' was not broken in {len(scenarios)} scenarios")
+
+
+def slow_grants(
+    network: Callable[[Adversary, Parcel], Sequence[float]],
+) -> Callable[[Adversary, Parcel], Sequence[float]]:
+    """A network in which every third grant takes as long as two rounds."""
+
+    def slow(self: Adversary, parcel: Parcel) -> Sequence[float]:
+        late = parcel.subject.endswith(".grant") and not parcel.reply and self.parcels % 3 == 0
+        return [delay + 20.0 * late for delay in network(self, parcel)]
+
+    return slow
+
+
+def test_a_result_that_is_counted_twice_is_caught_and_one_fault_explains_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted_once = TrackerMachine._count
+
+    def count(self: TrackerMachine, job: Job, event: ResultArrived) -> list[TrackerCommand]:
+        opened = job.book.progress.open
+        assert opened is not None
+        entry = ledger.find(opened, event.result.key.fork)
+        assert entry is not None
+        if entry.outcome != "received":
+            return counted_once(self, job, event)
+        again = replace(entry, steps=entry.steps + event.result.steps)
+        return [*job.book.change(open=ledger._with(opened, again)), *self._accept(event)]
+
+    monkeypatch.setattr(TrackerMachine, "_count", count)
+    caught = first_caught("steps are those that were trained", [draw(seed) for seed in range(1, 200)])
+    small = shrink(caught, run)
+    assert len(small.scenario.faults) <= 2, small.scenario.faults
+
+
+def test_an_agent_that_takes_the_leases_of_an_old_leader_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refusal(self: Fences, lease: Lease) -> str:
+        return ""
+
+    monkeypatch.setattr(Fences, "refusal", refusal)
+    monkeypatch.setattr(Adversary, "network", slow_grants(Adversary.network))
+    leader_dies = Fault(kind=Kind.KILL, who="allocator", at=31.0, for_s=30.0)
+    scenarios = [replace(draw(seed, 0), faults=(leader_dies,), replicas=2) for seed in range(1, 13)]
+    first_caught("an old leader's lease is refused", scenarios)
+
+
+def test_a_result_that_is_acknowledged_before_it_is_stored_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = TrackerMachine.handle
+
+    def hasty(self: TrackerMachine, event: TrackerEvent) -> list[TrackerCommand]:
+        commands = handle(self, event)
+        return sorted(commands, key=lambda command: not isinstance(command, AnswerResult))
+
+    monkeypatch.setattr(TrackerMachine, "handle", hasty)
+    first_caught("stored before it is acknowledged", [draw(seed) for seed in range(1, 100)])
+
+
+def test_a_run_that_breaks_no_law_is_not_shrunk() -> None:
+    verdict = run(draw(1, 2))
+    assert verdict.violations == ()
+    assert shrink(verdict, run) is verdict

@@ -1,0 +1,185 @@
+"""The tracker's machine where things were left behind: past rounds, dead forks, objects of no use."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import pytest
+
+from builders import a_job, a_node, a_result, an_entry, an_object
+from hadare.machines.job_book import TrackerSettings
+from hadare.machines.tracker import TrackerMachine
+from hadare.machines.tracker_events import (
+    CloseAsked,
+    Consolidate,
+    DeleteObjects,
+    GrantLease,
+    JobChanged,
+    ListObjects,
+    NodeChanged,
+    ObjectsListed,
+    OpenAsked,
+    ResultArrived,
+    StoreProgress,
+    Ticked,
+    TrackerCommand,
+)
+from hadare.model.devices import NodeState
+from hadare.model.jobs import JobProgress, JobState, LedgerEntry
+from hadare.model.leases import Failure, LeaseKey
+from hadare.model.rounds import CloseRequest, JobOpening, OpenRequest
+
+C = TypeVar("C")
+
+SHA = "0" * 64
+
+
+class World:
+    """A job with version 0 on two nodes, and what was stored of it last."""
+
+    def __init__(self) -> None:
+        self.machine = TrackerMachine(TrackerSettings(keep_versions=2, sweep_s=10.0))
+        self.progress = JobProgress(job_id="job-a", name="job-a", state=JobState.QUEUED)
+        self.at = 0.0
+        for name in ("n1", "n2"):
+            self.send(NodeChanged(at=0.0, node=name, inventory=a_node(name), state=NodeState.READY))
+        self.send(JobChanged(at=0.0, record=a_job(total_steps=300)))
+
+    def send(self, event: Any) -> list[TrackerCommand]:
+        commands = self.machine.handle(event)
+        for command in commands:
+            if isinstance(command, StoreProgress):
+                self.progress = command.progress
+        return commands
+
+    def initialise(self) -> None:
+        key = LeaseKey(job_id="job-a", round=0, fork=0, attempt=1, kind="init")
+        made = an_object(f"job-a.0.0.1.init.{SHA}")
+        result = a_result("job-a", kind="init", key=key, base_version=-1, steps=0, object=made)
+        self.send(ResultArrived(at=self.at, result=result, token=1))
+
+    def open(self, *entries: LedgerEntry, number: int = 1) -> list[TrackerCommand]:
+        jobs = (JobOpening(job_id="job-a", base_version=self.progress.version, forks=entries),) if entries else ()
+        request = OpenRequest(round=number, epoch=1, round_s=10.0, jobs=jobs)
+        return self.send(OpenAsked(at=self.at, request=request, token=2))
+
+    def close(self, number: int = 1, **changes: Any) -> list[TrackerCommand]:
+        request = CloseRequest(round=number, epoch=1, **changes)
+        return self.send(CloseAsked(at=self.at, request=request, token=3))
+
+    def outcomes(self) -> list[str]:
+        return [entry.outcome for entry in self.progress.open.forks] if self.progress.open else []
+
+    def sweep(self, *names: str) -> tuple[str, ...]:
+        commands = self.send(ObjectsListed(at=self.at, names=names))
+        return tuple(name for command in commands if isinstance(command, DeleteObjects) for name in command.names)
+
+
+def one(commands: list[TrackerCommand], kind: type[C]) -> C:
+    (found,) = [command for command in commands if isinstance(command, kind)]
+    return found
+
+
+@pytest.fixture
+def world() -> World:
+    world = World()
+    world.initialise()
+    return world
+
+
+def test_a_round_that_opens_ends_the_one_before_with_what_it_has(world: World) -> None:
+    world.open(an_entry(0, "n1"), an_entry(1, "n2"))
+    world.send(ResultArrived(at=1.0, result=a_result(fork=0), token=4))
+    commands = world.open(number=2)
+    assert world.outcomes() == ["received", "missing"]
+    assert [fork.fork for fork in one(commands, Consolidate).forks] == [0]
+
+
+def test_a_round_that_opens_leaves_itself_open(world: World) -> None:
+    world.open(an_entry(0, "n1"))
+    world.open(an_entry(0, "n1"))
+    assert world.outcomes() == ["expected"]
+
+
+def test_the_close_of_a_later_round_ends_a_job_that_was_left_in_an_earlier_one(world: World) -> None:
+    world.open(an_entry(0, "n1"))
+    world.close(number=5)
+    assert (world.progress.open, world.progress.closed_round) == (None, 1)
+
+
+def test_only_the_withdrawn_forks_are_given_up_while_the_round_goes_on(world: World) -> None:
+    world.open(an_entry(0, "n1"), an_entry(1, "n2"))
+    world.close(withdrawn={"job-a.1.1.0": "its node agent was started again"}, only_withdrawn=True)
+    assert world.outcomes() == ["expected", "missing"]
+
+
+def test_a_job_whose_forks_are_all_withdrawn_is_out_of_its_round_at_once(world: World) -> None:
+    world.open(an_entry(0, "n1"))
+    world.close(withdrawn={"job-a.1.0.0": "its node agent was started again"}, only_withdrawn=True)
+    assert (world.progress.open, world.progress.closed_round) == (None, 1)
+
+
+@pytest.mark.parametrize("kind", ["fetch", "upload", "device"])
+def test_trouble_of_the_cluster_is_no_failure_of_a_job_and_is_tried_again_after_a_while(kind: Any) -> None:
+    world = World()
+    for attempt in range(1, 8):
+        key = LeaseKey(job_id="job-a", round=0, fork=0, attempt=attempt, kind="init")
+        failure = Failure(kind=kind, message="the store is away")
+        failed = a_result("job-a", kind="init", key=key, steps=0, object=None, failure=failure)
+        world.at += 5.0
+        commands = world.send(ResultArrived(at=world.at, result=failed, token=1))
+        assert not [command for command in commands if isinstance(command, GrantLease)]
+        assert one(world.send(Ticked(at=world.at + 3.0)), GrantLease).lease.key.attempt == attempt + 1
+    assert (world.progress.state, world.progress.failures) == (JobState.QUEUED, 0)
+
+
+def test_the_store_is_searched_once_in_every_interval(world: World) -> None:
+    asked = [
+        any(isinstance(command, ListObjects) for command in world.send(Ticked(at=float(at)))) for at in range(0, 26, 5)
+    ]
+    assert asked == [False, False, True, False, True, False]
+
+
+def test_the_result_of_a_closed_round_goes_when_it_was_of_no_use_twice(world: World) -> None:
+    world.open(an_entry(0, "n1"))
+    world.close()
+    left = f"job-a.1.0.0.{SHA}"
+    assert world.sweep(left) == ()
+    assert world.sweep(left) == (left,)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        f"job-a.0.0.1.init.{SHA}",  # version 0
+        f"job-a.1.0.0.{SHA}",  # the open round's: its result may be on its way
+        f"job-a.2.0.0.{SHA}",  # of a round that is yet to open here
+        f"job-a.v1.{SHA}",  # a version that is being made
+        "somebody-elses",
+        f"weights.of.mine.{SHA}",
+    ],
+)
+def test_what_may_be_needed_and_what_is_not_understood_stays(world: World, name: str) -> None:
+    world.open(an_entry(0, "n1"))
+    assert [world.sweep(name) for _ in range(3)] == [(), (), ()]
+
+
+@pytest.mark.parametrize("label", ["gone.v3", "gone.4.0.0", "job-a.0.0.2.init"])
+def test_objects_of_deleted_jobs_and_second_initial_models_go(world: World, label: str) -> None:
+    name = f"{label}.{SHA}"
+    assert [world.sweep(name) for _ in range(2)] == [(), (name,)]
+
+
+def test_the_kept_versions_of_a_job_that_had_ended_before_a_restart_stay() -> None:
+    machine = TrackerMachine(TrackerSettings(keep_versions=2))
+    ended = JobProgress(
+        job_id="job-a",
+        name="job-a",
+        state=JobState.COMPLETED,
+        version=1,
+        weights=an_object(f"job-a.v1.{SHA}"),
+    )
+    machine.recover([a_job()], [ended], [], 0.0)
+    kept = (f"job-a.v1.{SHA}", f"job-a.0.0.1.init.{SHA}")
+    for _ in range(3):
+        assert machine.handle(ObjectsListed(at=0.0, names=kept)) == []
