@@ -39,7 +39,7 @@ class Ledger:
         it was left out, for a number in it is not finite or too large for its square to be."""
         *towards, length = torch.mv(rows, rows[-1]).tolist()
         *along, common = torch.mv(rows, delta).tolist()
-        own = [float(torch.dot(row, row)) for row in rows[:-1]]
+        own = torch.linalg.vector_norm(rows[:-1], dim=1).square().tolist()
         # The mean delta is Σ w e + l.
         mean = common + sum(w * product for w, product in zip(shares, along, strict=True))
         if not math.isfinite(length + mean + sum(own) + sum(towards) + sum(along)):
