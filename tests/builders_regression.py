@@ -11,7 +11,7 @@ from statistics import fmean, stdev
 
 from hadare.bench.paper import nodes_named
 from hadare.simulator.rates import shipped_table
-from hadare.simulator.settings import Settings
+from hadare.simulator.settings import DEFAULT_HOLD, Settings
 from hadare.simulator.study import Study, prepare, study
 from hadare.simulator.synthetic import Synthetic
 from hadare.simulator.traces import read_trace
@@ -31,7 +31,7 @@ def run_of(case: str) -> Study:
         rows, policies = Synthetic(jobs=30, interval_s=600.0, seed=int(number), most_gang=4).rows(), KEPT
     else:
         rows, policies = read_trace(name)[: int(number)], (*KEPT, "yarn-cs")
-    return study(prepare(rows, shipped_table(), nodes), nodes, policies, Settings(oracle=True, hold=5))
+    return study(prepare(rows, shipped_table(), nodes), nodes, policies, Settings(oracle=True, hold=DEFAULT_HOLD))
 
 
 def figures_of(case: str) -> dict[str, tuple[float, float]]:

@@ -19,7 +19,7 @@ from hadare.local.spec import parse_cluster
 from hadare.simulator.jobs import SimJob, TraceRow
 from hadare.simulator.metrics import Metrics
 from hadare.simulator.rates import shipped_table
-from hadare.simulator.settings import Costs, Settings, SimNode
+from hadare.simulator.settings import DEFAULT_HOLD, Costs, Settings, SimNode
 from hadare.simulator.study import nodes_of, prepare, study
 from hadare.simulator.synthetic import Synthetic
 from hadare.simulator.traces import read_trace
@@ -81,7 +81,7 @@ def run_paper(*, quick: bool, seeds: int, policies: Sequence[str], say: Say) -> 
     for name, most in (("static_480", 60 if quick else 480), ("poisson_120", 30 if quick else 120)):
         say(f"trace {name}: {most} jobs")
         rows = read_trace(name)[:most]
-        paper.traces += _case(name, rows, "sim-60", policies, Settings(oracle=True, hold=5), bounds=True)
+        paper.traces += _case(name, rows, "sim-60", policies, Settings(oracle=True, hold=DEFAULT_HOLD), bounds=True)
         say(f"trace {name}: with costs and measured rates")
         paper.costs += _case(name, rows, "sim-60", policies, Settings(costs=_costs()))
     # 2. heavier and lighter loads
@@ -91,7 +91,9 @@ def run_paper(*, quick: bool, seeds: int, policies: Sequence[str], say: Say) -> 
             rows = Synthetic(
                 jobs=shape["jobs"] // (4 if quick else 1), interval_s=shape["interval_s"], seed=seed
             ).rows()
-            paper.loads += _case(load, rows, "sim-60", policies, Settings(oracle=True, seed=seed, hold=5), bounds=True)
+            paper.loads += _case(
+                load, rows, "sim-60", policies, Settings(oracle=True, seed=seed, hold=DEFAULT_HOLD), bounds=True
+            )
     # 3. small clusters of unequal nodes
     for cluster in ("aws-like", "testbed-like"):
         paper.small += _small(cluster, policies, seeds, quick, say)

@@ -22,7 +22,7 @@ from hadare.simulator.jobs import TraceRow
 from hadare.simulator.rates import read_table, shipped_table
 from hadare.simulator.report import write_report
 from hadare.simulator.schedule import read_schedule
-from hadare.simulator.settings import Costs, Settings, SimNode
+from hadare.simulator.settings import DEFAULT_HOLD, Costs, Settings, SimNode
 from hadare.simulator.study import Study, Watch, nodes_of, prepare, study
 from hadare.simulator.synthetic import parse_synthetic
 from hadare.simulator.traces import read_trace
@@ -54,7 +54,7 @@ _HOUR_S = 3600.0
 )
 @click.option(
     "--hold",
-    default=5,
+    default=DEFAULT_HOLD,
     type=click.IntRange(1, 100),
     show_default=True,
     help="Keep a plan up to N rounds while no job or node comes or goes; 1: decide every round, as the live system.",

@@ -11,6 +11,9 @@ from hadare.scheduling.devices import spec_of
 
 INCARNATION = "simulated"
 
+DEFAULT_HOLD = 8
+"""Rounds that a plan is kept where nothing asks for exactness: several times faster, figures within 0.2 %."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimNode:
