@@ -28,9 +28,10 @@ def run_of(case: str) -> Study:
     nodes = nodes_named("sim-60")
     name, _, number = case.partition(":")
     if name == "synthetic":
-        rows, policies = Synthetic(jobs=30, interval_s=600.0, seed=int(number), most_gang=4).rows(), KEPT
+        rows = Synthetic(jobs=30, interval_s=600.0, seed=int(number), most_gang=4).rows()
     else:
-        rows, policies = read_trace(name)[: int(number)], (*KEPT, "yarn-cs")
+        rows = read_trace(name)[: int(number)]
+    policies = KEPT if name == "synthetic" else (*KEPT, "yarn-cs")
     return study(prepare(rows, shipped_table(), nodes), nodes, policies, Settings(oracle=True, hold=DEFAULT_HOLD))
 
 

@@ -77,23 +77,18 @@ def run_paper(*, quick: bool, seeds: int, policies: Sequence[str], say: Say) -> 
     """The whole study. ``quick``: fewer jobs, mixes and seeds, for a first look."""
     paper = Paper(published=assumptions()["published"])
     seeds = 1 if quick else seeds
-    # 1. the traces that Gavel's own simulator was run on, with its assumptions, and with all costs
+    # 1. the traces that Gavel's own simulator was run on: with its assumptions, and with all costs
     for name, most in (("static_480", 60 if quick else 480), ("poisson_120", 30 if quick else 120)):
-        say(f"trace {name}: {most} jobs")
         rows = read_trace(name)[:most]
-        paper.traces += _case(name, rows, "sim-60", policies, Settings(oracle=True, hold=DEFAULT_HOLD), bounds=True)
-        say(f"trace {name}: with costs and measured rates")
-        paper.costs += _case(name, rows, "sim-60", policies, Settings(costs=_costs()))
+        say(f"trace {name}: {most} jobs, rates known, no costs")
+        paper.traces += _case(name, rows, "sim-60", policies, _FREE, bounds=True)
+        say(f"trace {name}: rates measured, all costs")
+        paper.costs += _case(name, rows, "sim-60", policies, _dear())
     # 2. heavier and lighter loads
-    for load, shape in assumptions()["loads"].items():
+    for load in assumptions()["loads"]:
         for seed in range(seeds):
             say(f"{load} load, seed {seed}")
-            rows = Synthetic(
-                jobs=shape["jobs"] // (4 if quick else 1), interval_s=shape["interval_s"], seed=seed
-            ).rows()
-            paper.loads += _case(
-                load, rows, "sim-60", policies, Settings(oracle=True, seed=seed, hold=DEFAULT_HOLD), bounds=True
-            )
+            paper.loads += _case(load, _load_rows(load, seed, quick), "sim-60", policies, _FREE, bounds=True)
     # 3. small clusters of unequal nodes
     for cluster in ("aws-like", "testbed-like"):
         paper.small += _small(cluster, policies, seeds, quick, say)
@@ -101,15 +96,26 @@ def run_paper(*, quick: bool, seeds: int, policies: Sequence[str], say: Say) -> 
     for round_s in assumptions()["rounds_s"][:: 2 if quick else 1]:
         say(f"rounds of {round_s} s")
         rows = Synthetic(jobs=30 if quick else 60, seed=1).rows()
-        settings = Settings(round_s=round_s, costs=_costs())
-        paper.rounds += _case(
-            f"{round_s} s", rows, "sim-60", [p for p in policies if p in ("hadare", "hadar")], settings
-        )
+        ours = [policy for policy in policies if policy in ("hadare", "hadar")]
+        paper.rounds += _case(f"{round_s} s", rows, "sim-60", ours, replace(_dear(), round_s=round_s))
     # 5. decisions as jobs become more
     for jobs in assumptions()["scale_jobs"][: 2 if quick else None]:
         say(f"decisions for {jobs} jobs")
         paper.scale += _scale(jobs, policies)
     return paper
+
+
+_FREE = Settings(oracle=True, hold=DEFAULT_HOLD)
+
+
+def _dear() -> Settings:
+    """Rates are measured, and everything costs what it costs."""
+    return Settings(costs=Costs(**assumptions()["costs"]))
+
+
+def _load_rows(load: str, seed: int, quick: bool) -> tuple[TraceRow, ...]:
+    shape = assumptions()["loads"][load]
+    return Synthetic(jobs=shape["jobs"] // (4 if quick else 1), interval_s=shape["interval_s"], seed=seed).rows()
 
 
 def nodes_named(cluster: str) -> tuple[SimNode, ...]:
@@ -132,10 +138,6 @@ def mix_rows(mix: str, seed: int) -> tuple[TraceRow, ...]:
         )
         for place, name in enumerate(assumptions()["mixes"][mix])
     )
-
-
-def _costs() -> Costs:
-    return Costs(**assumptions()["costs"])
 
 
 def _case(
@@ -183,7 +185,7 @@ def _small(cluster: str, policies: Sequence[str], seeds: int, quick: bool, say: 
     """The mean over mixes (and seeds) of each ratio to gavel, without costs and with them."""
     mixes = list(assumptions()["mixes"])[:: 4 if quick else 1]
     found: list[dict[str, Any]] = []
-    for what, settings in (("no costs", Settings(oracle=True)), ("all costs", Settings(costs=_costs()))):
+    for what, settings in (("no costs", Settings(oracle=True)), ("all costs", _dear())):
         say(f"{cluster}: {len(mixes)} mixes, {what}")
         rows: list[Row] = []
         for mix in mixes:
