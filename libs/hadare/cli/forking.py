@@ -20,7 +20,7 @@ from hadare.model.errors import Rejected
 from hadare.wire import codec
 
 if TYPE_CHECKING:
-    from hadare.bench.quality import Quality
+    from hadare.bench.quality import Cell, Quality
 
 _BYTES_A_PARAMETER = 4
 
@@ -74,10 +74,15 @@ def quality(session: Session, quick: bool, only: tuple[str, ...], seeds: int | N
 
 def _table(found: Quality) -> Table:
     rows = [
-        (c.workload, c.setting, c.rate, c.equal_steps.text(), c.equal_wall.text(), c.to_target.text())
+        (c.workload, c.setting, c.rate, c.equal_steps.text(), c.equal_wall.text(), _reached(c))
         for c in found.cells
     ]
     return tables.table(("WORKLOAD", "SETTING", "RATE", "EQUAL STEPS", "EQUAL WALL TIME", "TIME TO TARGET"), rows)
+
+
+def _reached(cell: Cell) -> str:
+    there = f"{cell.to_target.mean:.2f}" if cell.to_target.count else "-"
+    return f"{there} ({cell.to_target.count} of {cell.seeds})"
 
 
 def _with_torch(name: str) -> ModuleType:
