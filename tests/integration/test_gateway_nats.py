@@ -23,7 +23,7 @@ from hadare.model.events import Event
 from hadare.model.jobs import JobState
 from hadare.runtime.discovery import discover
 from hadare.runtime.nats_connection import NatsBackplane
-from hadare.wire import subjects
+from hadare.wire import api, subjects
 from hadare_gateway.service import GatewayService, control_services
 from nats_fixtures import Connect
 
@@ -117,7 +117,7 @@ async def test_stock_tools_find_the_gateway_and_its_endpoints(
     info, _ = await json_request(stock, "$SRV.INFO.hadare-gateway", None)
     subjects_served = {endpoint["subject"] for endpoint in info["endpoints"]}
     assert f"{prefix}.api.v1.jobs.submit" in subjects_served
-    assert len(subjects_served) == 18
+    assert len(subjects_served) == len(api.ENDPOINTS)
 
 
 async def test_discovery_finds_the_services_of_this_cluster_only(
