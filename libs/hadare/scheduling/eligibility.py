@@ -42,7 +42,7 @@ class Cells:
         for cell, (node, device_type) in enumerate(self.keys):
             self.by_type[column[device_type]].append(cell)
             nodes_cells[node].append(cell)
-        self.by_node = list(nodes_cells.values())
+        self.by_node = [group for group in nodes_cells.values() if group]
         self.of_type: Ints = np.bincount(self.type_of, weights=self.capacity, minlength=len(self.types)).astype(
             np.int64
         )

@@ -32,8 +32,21 @@ class Market:
         self.sums = [[0.0, *accumulate(row)] for row in self.marginal]
         kinds: dict[tuple[float, ...], int] = {}
         self.curve = [kinds.setdefault(tuple(row), len(kinds)) for row in self.marginal]
+        self.node_of = [0] * len(self.capacity)
+        for number, node in enumerate(cells.by_node):
+            for cell in node:
+                self.node_of[cell] = number
+        self.tell_apart([None] * len(cells.by_node))
         self._costs: dict[tuple[int, Counts, int], float] = {}
         self.cheapest = [self._from([0] * len(group), group) for group in cells.by_type]
+
+    def tell_apart(self, marks: Sequence[object]) -> None:
+        """Nodes of equal cells, curves and ``marks`` (one a node) are equal: which of them is used does not matter."""
+        kinds: dict[object, int] = {}
+        self.kind = [
+            kinds.setdefault((tuple((self.type_of[c], self.curve[c]) for c in node), mark), len(kinds))
+            for node, mark in zip(self.cells.by_node, marks, strict=True)
+        ]
 
     def _from(self, fixed: Sequence[int], group: Sequence[int]) -> list[float]:
         """Prices of 0, 1, 2, … devices of a type, the cheapest first, when ``fixed`` are gone."""

@@ -115,8 +115,6 @@ class Gangs:
         self.rates: Floats = np.where(self.open > 0, table.rates, 0.0)
         self.lockstep = np.array([job.batching == "lockstep" for job in table.jobs], dtype=np.bool_)
         self.spread = np.array([max(job.spread_factor, LEAST_SPREAD) for job in table.jobs], dtype=np.float64)
-        self._whole = [[c for c in group if c is not None] for group in cells.by_type]
-        self._mixed_nodes = [group for group in cells.by_node if len(group) > 1]
 
     def worths(self, rows: Ints, gang_rates: Floats, restart_s: Floats) -> Floats:
         """Utilities of jobs (rows) that run at such rates (columns) from now on; 0 where a rate is 0."""
@@ -138,6 +136,16 @@ class Gangs:
         restart_s = 0.0 if stays else self._table.jobs[row].restart_cost_s
         rate = np.array([[self.rate(row, devices)]])
         return float(self.worths(np.array([row]), rate, np.array([restart_s]))[0, 0])
+
+    def marks(self) -> list[object]:
+        """What tells nodes apart: which jobs may use them (by their masks), and each where a job has a process."""
+        masks = list({id(mask): mask for mask in self._masks}.values())
+        warm = {self._cells.keys[cell][0] for row in range(len(self._table.jobs)) for cell, _ in self.warm(row)}
+        marks: list[object] = []
+        for group in self._cells.by_node:
+            node = self._cells.keys[group[0]][0]
+            marks.append((node if node in warm else "", tuple(bool(mask[c]) for mask in masks for c in group)))
+        return marks
 
     def warm(self, row: int) -> Devices:
         """Where the job's processes are."""
@@ -269,11 +277,12 @@ def where(candidate: Candidate, holding: Holding, *, all_places: bool = False) -
 def _open_places(places: Sequence[Devices], holding: Holding) -> list[Devices]:
     """One of each kind of place that has room."""
     fixed, market = holding.fixed, holding.market
-    kinds: dict[tuple[tuple[int, int, int], ...], Devices] = {}
+    kinds: dict[tuple[tuple[int, ...], ...], Devices] = {}
     for devices in places:
-        gaps = tuple((market.capacity[cell] - fixed[cell] - n, market.curve[cell], n) for cell, n in devices)
-        if all(gap >= 0 for gap, _, _ in gaps):
-            kinds.setdefault(gaps, devices)
+        if all(fixed[cell] + n <= market.capacity[cell] for cell, n in devices):
+            nodes = {market.node_of[cell] for cell, _ in devices}
+            state = ((market.kind[node], *(fixed[c] for c in market.cells.by_node[node])) for node in sorted(nodes))
+            kinds.setdefault((*state, tuple(n for _, n in devices)), devices)
     return [kinds[key] for key in sorted(kinds)]
 
 

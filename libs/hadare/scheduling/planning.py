@@ -38,13 +38,13 @@ class _State:
 class Programme:
     """The dynamic programme. ``queue`` are candidates by job; ``base`` is what is taken before it starts."""
 
-    def __init__(self, queue: Sequence[Sequence[Candidate]], base: Holding, duals: Floats, told_apart: bool) -> None:
+    def __init__(self, queue: Sequence[Sequence[Candidate]], base: Holding, duals: Floats) -> None:
         self._market = base.market
         self._base = base
         self._queue = queue
         self._duals = duals
         self._holding = Holding(base.market)
-        self._classes = _node_classes(base.market, told_apart)
+        self._classes = _node_classes(base.market)
         hopes = Relaxation(queue, base.market).hopes(duals) if queue else np.zeros(0)
         self._hope: list[float] = [*np.cumsum(hopes[::-1])[::-1].tolist(), 0.0]
         self._rest = [_rest(float(duals[r]), prices) for r, prices in enumerate(base.market.cheapest)]
@@ -123,12 +123,11 @@ def _rest(dual: float, prices: Sequence[float]) -> list[float]:
     return rest
 
 
-def _node_classes(market: Market, told_apart: bool) -> list[list[list[int]]]:
-    """Nodes that are equal but for their names: same cells, same curves."""
-    classes: dict[object, list[list[int]]] = {}
-    for number, node in enumerate(market.cells.by_node):
-        kind: object = tuple((market.type_of[c], market.curve[c]) for c in node)
-        classes.setdefault((number, kind) if told_apart else kind, []).append(node)
+def _node_classes(market: Market) -> list[list[list[int]]]:
+    """Nodes that are equal but for their names."""
+    classes: dict[int, list[list[int]]] = {}
+    for kind, node in zip(market.kind, market.cells.by_node, strict=True):
+        classes.setdefault(kind, []).append(node)
     return list(classes.values())
 
 

@@ -38,6 +38,11 @@ def test_plans_of_random_rounds_are_feasible_and_near_the_optimum() -> None:
     assert found.greedy_mean_ratio < found.mean_ratio <= 1 + 1e-6
 
 
+def test_cells_that_are_equal_on_nodes_that_are_not_are_both_tried() -> None:
+    # a K80 cell beside P100s and one alone: which of them a gang takes decides whether another can pack a mix
+    assert quality([407]).worst_ratio == pytest.approx(1.0, rel=1e-6)
+
+
 def test_plans_of_large_rounds_are_near_the_bound() -> None:
     assert 0.97 <= at_scale(64).ratio <= 1 + 1e-6
 

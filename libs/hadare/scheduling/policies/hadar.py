@@ -122,8 +122,8 @@ class _Round:
         rows = list(candidates)
         value = known.value()
         duals, _ = relaxation.improve(self._duals, value)
-        told_apart = bool(self.gangs.restricted.any()) or any(self._table.jobs[row].placed for row in rows)
-        better, _ = Programme([candidates[row] for row in rows], self._copy(), duals, told_apart).solve(value)
+        self._market.tell_apart(self.gangs.marks())
+        better, _ = Programme([candidates[row] for row in rows], self._copy(), duals).solve(value)
         return None if better is None else {rows[position]: choice for position, choice in better.items()}
 
     def fill(self, queue: Sequence[int]) -> None:
