@@ -74,8 +74,7 @@ def quality(session: Session, quick: bool, only: tuple[str, ...], seeds: int | N
 
 def _table(found: Quality) -> Table:
     rows = [
-        (c.workload, c.setting, c.rate, c.equal_steps.text(), c.equal_wall.text(), _reached(c))
-        for c in found.cells
+        (c.workload, c.setting, c.rate, c.equal_steps.text(), c.equal_wall.text(), _reached(c)) for c in found.cells
     ]
     return tables.table(("WORKLOAD", "SETTING", "RATE", "EQUAL STEPS", "EQUAL WALL TIME", "TIME TO TARGET"), rows)
 

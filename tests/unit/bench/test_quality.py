@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from hadare.bench import quality
 from hadare.bench.quality import FULL, at_steps, at_time, spread, time_to
 from hadare.bench.quality_runs import SPEEDS, TOGETHER, Case, Curve, Point, alone, forked, guarded, with_outer
 from hadare.forking.outer import DILOCO, Outer
@@ -80,3 +81,21 @@ def test_a_learning_rate_is_the_workloads_times_a_factor() -> None:
         for rate in (1.0, 2.0)
     ]
     assert rates[1]["lr"] == 2 * rates[0]["lr"]
+
+
+def test_in_full_each_setting_is_also_measured_at_its_best_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quality, "FULL", {"digits": CASE})
+    found = quality.measure(["digits"], seeds=2)
+    settings = [cell.setting for cell in found.cells]
+    assert settings[:6] == settings[6:]
+    assert {cell.rate for cell in found.cells[:6]} == {"same"}
+    assert {cell.rate for cell in found.cells[6:]} == {"tuned"}
+    assert {cell.factor for cell in found.cells[6:]} <= {0.5, 1.0, 2.0}
+
+
+def test_a_gang_is_one_worker_in_less_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quality, "FULL", {"digits": CASE})
+    monkeypatch.setattr(quality, "_QUICK", {"digits": 40})
+    cells = {cell.setting: cell for cell in quality.measure(["digits"], quick=True, seeds=1).cells}
+    assert cells[quality.GANG].equal_steps == cells[quality.ONE].equal_steps
+    assert cells[quality.GANG].equal_wall.mean != cells[quality.ONE].equal_wall.mean
