@@ -60,6 +60,26 @@ def test_a_list_that_is_too_long_is_a_fault_of_the_list() -> None:
 
 
 @pytest.mark.parametrize(
+    ("consolidation", "path"),
+    [
+        ({"outer_momentum": 0.5}, "consolidation.outer_momentum"),
+        ({"method": "weighted_average", "outer_momentum": 0.0}, "consolidation.outer_momentum"),
+        ({"method": "diloco", "outer_momentum": 1.0}, "consolidation.outer_momentum"),
+        ({"method": "sgd"}, "consolidation.method"),
+        ({"ema_half_life": 0}, "consolidation.ema_half_life"),
+        ({"guard": {"metric": "loss", "better": "lower"}}, "consolidation.guard"),
+    ],
+)
+def test_a_consolidation_that_cannot_be_is_named(consolidation: dict[str, object], path: str) -> None:
+    assert list(faults(a_spec(consolidation=consolidation))) == [path]
+
+
+def test_diloco_may_have_its_momentum_and_an_average_of_versions() -> None:
+    wanted = {"method": "diloco", "outer_momentum": 0.9, "ema_half_life": 1000}
+    assert faults(a_spec(consolidation=wanted)) == {}
+
+
+@pytest.mark.parametrize(
     ("until", "path"),
     [
         ({"metric": "loss"}, "until"),

@@ -1,0 +1,60 @@
+"""The tracker's adapter: what a job's spec asks for reaches the kernel, and what it found comes back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from builders_training import a_file
+from hadare.machines.tracker_events import Consolidate, Consolidated, Contribution
+from hadare.model.jobs import ConsolidationSpec
+from hadare.runtime.memory import MemoryHub
+from hadare.runtime.memory_stores import MemoryObjects
+from hadare.training.tensorfile import Reader
+from hadare_jobtracker.averager import WeightsAverager
+
+
+async def made(folder: Path, how: ConsolidationSpec, forks: list[tuple[int, Tensor]]) -> tuple[Consolidated, Path]:
+    """What the averager says of forks of a base of zeros, and the version's file."""
+    objects = MemoryObjects(MemoryHub(), "weights")
+    base = await objects.put(a_file(folder / "base", {"model.w": torch.zeros(2)}), "v0")
+    given = []
+    for number, (steps, values) in enumerate(forks):
+        path = a_file(folder / f"fork{number}", {"model.w": values})
+        ref = await objects.put(path, f"fork{number}")
+        given.append(Contribution(fork=number, attempt=0, steps=steps, object=ref))
+    task = Consolidate(job_id="j", round=1, base=base, version=1, forks=tuple(given), how=how, traceparent="")
+    done = await WeightsAverager(objects, folder / "work").consolidate(task)
+    version = folder / "version"
+    if done.weights is not None:
+        await objects.get(done.weights, version)
+    return done, version
+
+
+FORKS = [(3, torch.full((2,), 2.0)), (1, torch.full((2,), 6.0))]
+
+
+async def test_the_default_is_the_papers_average(tmp_path: Path) -> None:
+    done, version = await made(tmp_path, ConsolidationSpec(), FORKS)
+    assert Reader(version).tensor("model.w").tolist() == [3.0, 3.0]
+    assert [fork.weight for fork in done.kept] == [0.75, 0.25]
+    assert [fork.agreement for fork in done.kept] == pytest.approx([1.0, 1.0])
+
+
+async def test_a_job_that_asks_for_diloco_gets_its_step_and_momentum(tmp_path: Path) -> None:
+    _, version = await made(tmp_path, ConsolidationSpec(method="diloco"), FORKS)
+    assert Reader(version).tensor("model.w").tolist() == pytest.approx([0.7 * 1.5 * 3.0] * 2)
+    assert Reader(version).tensor("outer.momentum.w").tolist() == [3.0, 3.0]
+
+
+async def test_a_job_that_asks_for_an_average_of_versions_gets_it(tmp_path: Path) -> None:
+    _, version = await made(tmp_path, ConsolidationSpec(ema_half_life=4), FORKS)
+    assert Reader(version).tensor("ema.w").tolist() == [1.5, 1.5]
+
+
+async def test_without_a_sound_fork_there_is_no_version_and_a_reason(tmp_path: Path) -> None:
+    done, _ = await made(tmp_path, ConsolidationSpec(), [(3, torch.full((2,), float("nan")))])
+    assert (done.weights, done.rejected) == (None, {0: "not finite"})
