@@ -18,9 +18,6 @@ from hadare.scheduling.eligibility import Floats
 from hadare.scheduling.holding import Counts, Devices, Holding, Market
 from hadare.scheduling.placement import Candidate, where
 
-STATE_BUDGET = 40_000
-"""Gangs tried in states of the programme: what bounds the time of a decision."""
-
 Choice = tuple[Candidate, Devices]
 """A gang, and the cells that it must have (none: any)."""
 
@@ -36,9 +33,13 @@ class _State:
 
 
 class Programme:
-    """The dynamic programme. ``queue`` are candidates by job; ``base`` is what is taken before it starts."""
+    """The dynamic programme. ``queue`` are candidates by job; ``base`` is what is taken before it starts.
 
-    def __init__(self, queue: Sequence[Sequence[Candidate]], base: Holding, duals: Floats) -> None:
+    ``budget``: gangs tried in states, about, which bounds the time of a decision.
+    """
+
+    def __init__(self, queue: Sequence[Sequence[Candidate]], base: Holding, duals: Floats, budget: int) -> None:
+        self._budget = budget
         self._market = base.market
         self._base = base
         self._queue = queue
@@ -62,7 +63,7 @@ class Programme:
                     if self._bound(after, position + 1) > value + _margin(value):
                         self._keep(reached, after)
             layer = list(reached.values())
-            width = max(16, (STATE_BUDGET - tried) // (8 * (len(self._queue) - position)))
+            width = max(16, (self._budget - tried) // (8 * (len(self._queue) - position)))
             if len(layer) > width:
                 exact = False
                 layer.sort(key=lambda s: (-self._bound(s, position + 1), s.totals, s.fixed))

@@ -20,7 +20,9 @@ from hadare.scheduling.pricing import Curves
 from hadare.scheduling.repair import Repair
 
 FEW_JOBS, FEW_DEVICES = 16, 64
-"""Up to here the programme looks at a round as a whole."""
+"""Up to here the programme looks at a round as a whole, with some ``EFFORT``; surely enough for the smaller ones."""
+SMALL_JOBS, SMALL_DEVICES = 10, 24
+EFFORT, SMALL_EFFORT = 6_000, 40_000
 CANDIDATES = 12
 """Gangs of a job that are looked at in larger rounds."""
 WINDOW = 1.5
@@ -123,7 +125,9 @@ class _Round:
         value = known.value()
         duals, _ = relaxation.improve(self._duals, value)
         self._market.tell_apart(self.gangs.marks())
-        better, _ = Programme([candidates[row] for row in rows], self._copy(), duals).solve(value)
+        small = len(rows) <= SMALL_JOBS and sum(self._market.of_type) <= SMALL_DEVICES
+        effort = SMALL_EFFORT if small else EFFORT
+        better, _ = Programme([candidates[row] for row in rows], self._copy(), duals, effort).solve(value)
         return None if better is None else {rows[position]: choice for position, choice in better.items()}
 
     def fill(self, queue: Sequence[int]) -> None:
