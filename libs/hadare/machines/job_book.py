@@ -21,7 +21,8 @@ class TrackerSettings:
     """Times in seconds. ``max_attempts``: failures in a row after which a job is given up.
 
     ``keep_versions``: how many versions keep their weights; older ones keep their manifest only. ``sweep_s``: how
-    often the weights store is searched for what nobody needs.
+    often the weights store is searched for what nobody needs. ``stalled_rounds``: rounds in a row without progress
+    after which, and after each as many more, the job's history says so.
     """
 
     epoch: int = 1
@@ -31,6 +32,7 @@ class TrackerSettings:
     retry_s: float = 2.0
     max_attempts: int = 3
     sweep_s: float = 300.0
+    stalled_rounds: int = 5
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,11 @@ from hadare.machines import ledger
 from hadare.machines.job_book import JobBook, delete
 from hadare.machines.tracker_events import Consolidate, Consolidated, Contribution, TrackerCommand
 from hadare.model.jobs import JobState, LedgerEntry, ObjectRef, OpenRound, Parent, VersionManifest
-from hadare.model.leases import ForkResult
+from hadare.model.leases import Failure, FailureKind, ForkResult
 from hadare.scheduling.throughput import observe
+
+OWN_FAULT: frozenset[FailureKind] = frozenset({"exception", "not_finite", "hung"})
+"""Failures that count against a job if its whole round brought nothing."""
 
 
 @dataclass(slots=True)
@@ -53,8 +56,14 @@ class JobRound:
             changes["loss"] = result.metrics["loss"]
         if result.failure is not None:
             changes |= book.after_failure(result.node, result.failure)
-            self.own_fault |= result.failure.kind in ("exception", "not_finite", "hung")
+            self.own_fault |= self._is_own_fault(result.failure)
         return [*book.note_evaluation(result), *book.change(**changes)]
+
+    def _is_own_fault(self, failure: Failure) -> bool:
+        """A process that is killed may be an accident, but not for ever: some jobs kill whatever runs them."""
+        if failure.kind == "killed" and not failure.node_specific:
+            return self.book.progress.barren >= self.book.settings.max_attempts
+        return failure.kind in OWN_FAULT
 
     def close(self, at: float) -> list[TrackerCommand]:
         """Begins the consolidation once every fork has reported or was given up."""
@@ -123,6 +132,7 @@ class JobRound:
                 round_steps=round_steps,
                 eta_s=ceil(left / round_steps) * self.round_s if self.round_s else None,
                 failures=0,
+                barren=0,
                 reason="",
                 open=None,
                 closed_round=opened.round,
@@ -182,13 +192,23 @@ class JobRound:
                 rounds=progress.rounds + 1,
                 round_steps=0,
                 failures=progress.failures + self.own_fault,
-                reason=f"round {opened.round} brought nothing: {why}"[:4096],
+                barren=progress.barren + 1,
+                reason=f"{_brought_nothing(opened.round, progress.barren + 1)}: {why}"[:4096],
                 open=None,
                 closed_round=opened.round,
             ),
             book.note(f"round_lost.{opened.round}", round=opened.round, why=why[:4096]),
             *delete(entry.object for entry in opened.forks),
         ]
+        if book.progress.barren % book.settings.stalled_rounds == 0:
+            data = {"rounds": book.progress.barren, "why": why[:4096]}
+            commands.append(book.note(f"stalled.{opened.round}", **data))
         if book.progress.failures >= book.settings.max_attempts:
             commands += book.fail(why)
         return commands
+
+
+def _brought_nothing(round_number: int, in_a_row: int) -> str:
+    if in_a_row == 1:
+        return f"round {round_number} brought nothing"
+    return f"{in_a_row} rounds in a row brought nothing, the last one was {round_number}"

@@ -25,6 +25,7 @@ from hadare.machines.tracker_events import (
     JobChanged,
     JobDeleted,
     ListObjects,
+    ManifestsRead,
     NodeChanged,
     ObjectsListed,
     OpenAsked,
@@ -64,7 +65,7 @@ class TrackerMachine:
     ) -> list[TrackerCommand]:
         """The machine as it was, from the state of record. Jobs whose record is gone are forgotten.
 
-        Of the manifests only those whose weights are kept are needed.
+        Of the manifests only each job's newest is needed now; ``ManifestsRead`` brings others whose weights are kept.
         """
         known = {record.job_id: record for record in records}
         orphans: list[TrackerCommand] = []
@@ -119,6 +120,11 @@ class TrackerMachine:
             case ObjectsListed():
                 useless = self._sweep.useless(event.names, self._jobs)
                 return [DeleteObjects(names=useless)] if useless else []
+            case ManifestsRead():
+                for manifest in event.manifests:
+                    if job := self._jobs.get(manifest.job_id):
+                        job.book.manifests.setdefault(manifest.version, manifest)
+                return []
             case Ticked():
                 sweep: list[TrackerCommand] = [ListObjects()] if self._sweep.due(event.at) else []
                 return [*sweep, *self._drive_all(event.at)]

@@ -121,6 +121,14 @@ class ObjectsListed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ManifestsRead:
+    """Manifests of older versions, read after the start."""
+
+    at: float
+    manifests: tuple[VersionManifest, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ticked:
     at: float
 
@@ -137,6 +145,7 @@ TrackerEvent = (
     | GrantAnswered
     | RevokeAnswered
     | ObjectsListed
+    | ManifestsRead
     | Ticked
 )
 

@@ -218,6 +218,7 @@ class JobProgress:
     ``version`` and ``steps`` change in one write, so nobody sees one without the other. -1: no model yet.
     ``metrics`` are those of ``metrics_version``'s weights. ``throughput`` is keyed by device type.
     ``excluded`` maps a node to why this job cannot run there. ``round_steps``: what the last closed round brought.
+    ``barren``: rounds in a row that brought nothing.
     ``path``: how far the averaged model has travelled, in steps (``forking.schedule``).
     """
 
@@ -238,6 +239,7 @@ class JobProgress:
     loss: float | None = None
     rounds: Count = 0
     lost_rounds: Count = 0
+    barren: Count = 0
     failures: Count = 0
     throughput: dict[str, Measured] = field(default_factory=dict)
     excluded: dict[str, str] = field(default_factory=dict)

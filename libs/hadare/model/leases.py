@@ -116,8 +116,8 @@ FailureKind = Literal[
 class Failure:
     """Why a lease failed. ``node_specific``: the job may well run elsewhere (missing import, data, memory).
 
-    ``type_specific``: any device of this type would fail so, on every node; devices of other types may not (their memory
-    is too small for the job).
+    ``type_specific``: any device of this type would fail so, on every node; devices of other types may not (the
+    memory of the type is too small for the job).
     """
 
     kind: FailureKind

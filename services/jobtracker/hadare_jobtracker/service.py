@@ -26,6 +26,7 @@ from hadare.machines.tracker_events import (
     JobChanged,
     JobDeleted,
     ListObjects,
+    ManifestsRead,
     NodeChanged,
     ObjectsListed,
     OpenAsked,
@@ -138,16 +139,22 @@ class JobTracker:
         progress = [entry.record for entry in await self._progress.load()]
         for record in records:
             self._traceparents[record.job_id] = record.traceparent
-        kept = await self._versions.load(name for known in progress for name in self._manifests_of(known))
-        manifests = [entry.record for entry in kept]
+        active = [known for known in progress if not known.state.ended]
+        newest = await self._versions.load(name for known in active for name in _newest_manifests(known))
+        manifests = [entry.record for entry in newest]
         await self._perform_all(self._machine.recover(records, progress, manifests, self._now()))
+        self._begin(self._read_older(active))
 
-    def _manifests_of(self, progress: JobProgress) -> list[str]:
-        """Those that the machine needs, and one that a predecessor may have stored before it ended."""
-        if progress.state.ended:
-            return []
-        oldest = max(0, progress.version - self._settings.keep_versions + 1)
-        return [f"{progress.job_id}.{version}" for version in range(oldest, progress.version + 2)]
+    async def _read_older(self, active: list[JobProgress]) -> None:
+        """Manifests that are needed only when their weights are to be deleted: nobody waits for them."""
+        keep = self._settings.keep_versions
+        names = [
+            f"{known.job_id}.{version}"
+            for known in active
+            for version in range(max(0, known.version - keep + 1), known.version)
+        ]
+        found = tuple(entry.record for entry in await self._versions.load(names))
+        self._inbox.put_nowait(ManifestsRead(at=self._now(), manifests=found))
 
     def _see_job(self, change: Change[JobRecord]) -> None:
         if change.entry is None:
@@ -310,6 +317,13 @@ class JobTracker:
             await self._versions.delete(f"{command.job_id}.{version}")
         await self._progress.delete(command.job_id)
         self._traceparents.pop(command.job_id, None)
+
+
+def _newest_manifests(progress: JobProgress) -> list[str]:
+    """The newest version's, and where a version may be under way, one that a predecessor stored before it ended."""
+    under_way = progress.open is not None or progress.version < 0
+    versions = [progress.version, *([progress.version + 1] if under_way else [])]
+    return [f"{progress.job_id}.{version}" for version in versions if version >= 0]
 
 
 def _nothing() -> None:

@@ -19,6 +19,7 @@ from hadare.machines.tracker_events import (
     NodeChanged,
     ObjectsListed,
     OpenAsked,
+    Record,
     ResultArrived,
     StoreProgress,
     Ticked,
@@ -131,6 +132,40 @@ def test_trouble_of_the_cluster_is_no_failure_of_a_job_and_is_tried_again_after_
         assert not [command for command in commands if isinstance(command, GrantLease)]
         assert one(world.send(Ticked(at=world.at + 3.0)), GrantLease).lease.key.attempt == attempt + 1
     assert (world.progress.state, world.progress.failures) == (JobState.QUEUED, 0)
+
+
+def lose_rounds(world: World, count: int, failure: Failure | None = None) -> list[Record]:
+    """Rounds whose only fork brings nothing; what the job's history says of them."""
+    notes: list[Record] = []
+    for number in range(1, count + 1):
+        commands = world.open(an_entry(0, "n1"), number=number)
+        if failure is not None:
+            failed = a_result(round=number, steps=0, object=None, failure=failure)
+            commands += world.send(ResultArrived(at=world.at, result=failed, token=4))
+        commands += world.close(number=number)
+        notes += [command for command in commands if isinstance(command, Record)]
+    return notes
+
+
+def test_a_job_without_progress_does_not_go_unnoticed(world: World) -> None:
+    notes = lose_rounds(world, 11)
+    stalled = [note.event.data["rounds"] for note in notes if note.event.what == "stalled"]
+    assert stalled == [5, 10]
+    assert world.progress.reason.startswith("11 rounds in a row brought nothing, the last one was 11: n1: no result")
+    assert world.progress.state is JobState.RUNNING
+
+
+def test_a_job_whose_processes_are_killed_in_every_round_is_given_up_with_the_reason(world: World) -> None:
+    lose_rounds(world, 6, Failure(kind="killed", message="the process ended by signal 11"))
+    assert world.progress.state is JobState.FAILED
+    assert "signal 11" in world.progress.reason
+
+
+@pytest.mark.parametrize("kind", ["fetch", "upload", "device"])
+def test_rounds_that_the_cluster_has_lost_never_make_a_job_fail(world: World, kind: Any) -> None:
+    lose_rounds(world, 12, Failure(kind=kind, message="the store is away"))
+    assert (world.progress.failures, world.progress.barren) == (0, 12)
+    assert not world.progress.state.ended
 
 
 def test_the_store_is_searched_once_in_every_interval(world: World) -> None:
