@@ -124,7 +124,7 @@ def run_campaign(
         virtual_s=round(total.virtual_s, 1),
         seconds=round(time.monotonic() - began, 1),
         violations=len(failing),
-        failing=tuple([*shrunk, *failing[_MOST_SHRUNK:]]),
+        failing=(*shrunk, *failing[_MOST_SHRUNK:]),
     )
 
 

@@ -26,10 +26,25 @@ class _Seen:
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What moving and forking cost: seconds of a cold start, and bytes/s at which weights travel (0: nothing)."""
+
+    restart_s: float = 0.0
+    transfer_bytes_s: float = 0.0
+
+    def consolidation_s(self, progress: JobProgress | None) -> float:
+        """A fork hands its weights in and fetches the next version."""
+        if progress is None or progress.weights is None or not self.transfer_bytes_s:
+            return 0.0
+        return 2.0 * progress.weights.bytes / self.transfer_bytes_s
+
+
 class ClusterView:
     """Nodes, jobs and progress as they were last read. ``nodes()`` and ``jobs()`` are what goes into a snapshot."""
 
-    def __init__(self) -> None:
+    def __init__(self, costs: Costs | None = None) -> None:
+        self._costs = costs or Costs()
         self.inventories: dict[str, NodeInventory] = {}
         self.records: dict[str, JobRecord] = {}
         self.progress: dict[str, JobProgress] = {}
@@ -144,6 +159,8 @@ class ClusterView:
             excluded=progress.excluded if progress else {},
             unready=self._unready(job_id),
             placed=placed,
+            restart_cost_s=self._costs.restart_s,
+            consolidation_cost_s=self._costs.consolidation_s(progress),
         )
 
     def _unready(self, job_id: str) -> str:

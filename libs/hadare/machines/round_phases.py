@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+
+from hadare.machines.cluster import Costs
 
 
 class Phase(StrEnum):
@@ -24,7 +26,7 @@ class RoundSettings:
     ``settle_s``: how long a closed round waits for versions that are still being made, before it goes on without
     those jobs. ``tidy_s``: how often past rounds are closed again in which a job is still open. ``keep_rounds``: how
     many plans are kept for users to look at. ``boundary_s``: what a round's boundary takes, by which a round may be
-    worth ending early (``round_length``); None: every round has its full length.
+    worth ending early (``round_length``); None: every round has its full length. ``costs``: of moving and forking.
     """
 
     epoch: int
@@ -36,6 +38,7 @@ class RoundSettings:
     tidy_s: float = 5.0
     keep_rounds: int = 500
     boundary_s: float | None = None
+    costs: Costs = field(default_factory=Costs)
 
 
 class Pace:

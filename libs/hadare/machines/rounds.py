@@ -36,7 +36,7 @@ class RoundMachine:
 
     def __init__(self, settings: RoundSettings, times: NodeTimes | None = None) -> None:
         self._settings = settings
-        self.cluster = ClusterView()
+        self.cluster = ClusterView(settings.costs)
         self.nodes = NodeMachine(times)
         self.phase = Phase.IDLE
         self._head = RoundHead(

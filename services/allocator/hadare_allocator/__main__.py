@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import entry_points
 
+from hadare.machines.cluster import Costs
 from hadare.machines.nodes import NodeTimes
 from hadare.machines.round_phases import RoundSettings
 from hadare.runtime.bus import Backplane
@@ -24,6 +25,7 @@ async def main(backplane: Backplane, config: AllocatorConfig) -> None:
         settle_s=config.settle_s,
         keep_rounds=config.keep_rounds,
         boundary_s=config.boundary,
+        costs=Costs(restart_s=config.restart_s, transfer_bytes_s=config.transfer_mb_s * 1e6),
     )
     times = NodeTimes(suspect_s=config.suspect_s, lost_s=config.lost_s)
     await Allocator(backplane, settings, config.instance or "allocator", times).run()

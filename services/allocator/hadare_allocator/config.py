@@ -14,7 +14,8 @@ class AllocatorConfig(ServiceConfig):
     ``settle_s``: how long a round that is closed waits for versions that are still being made. ``suspect_s`` and
     ``lost_s``: silence after which a node gets no forks, and after which it counts as lost. ``boundary_s``: what a
     round's boundary takes, by which a round may be worth ending early, with a job; None: a hundredth of the round, at
-    least 0.25 s.
+    least 0.25 s. ``restart_s``: what a cold start of a fork costs; ``transfer_mb_s``: how fast weights travel between a
+    node and the store (MB/s). Both weigh in where a job is placed.
     """
 
     round_s: float = 360.0
@@ -25,6 +26,8 @@ class AllocatorConfig(ServiceConfig):
     lost_s: float = 12.0
     keep_rounds: int = 500
     boundary_s: float | None = None
+    restart_s: float = 1.0
+    transfer_mb_s: float = 100.0
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -80,7 +82,11 @@ def test_a_refusal_is_a_document_too_if_one_is_asked_for(cli: Cli) -> None:
     error = cli.json("submit", cli.file("workload: nonsense\ntotal_steps: 1\nbatch_size: 1\n"), code=2)["error"]
     assert error["exit_code"] == 2
     assert error["details"]["faults"] == [
-        {"path": "workload", "message": "expected pkg.module:Class or pkg.module:function, importable on the node agents", "line": 1}
+        {
+            "path": "workload",
+            "message": "expected pkg.module:Class or pkg.module:function, importable on the node agents",
+            "line": 1,
+        }
     ]
 
 
@@ -370,10 +376,13 @@ def test_a_command_that_is_nearly_right_gets_a_suggestion(cli: Cli) -> None:
 def test_every_command_says_what_it_does_and_takes_json(cli: Cli) -> None:
     from hadare.cli.main import COMMANDS
 
-    for command in COMMANDS:
-        assert command.help
-    plain = [command for command in COMMANDS if command.name not in ("weights", "bench")]
-    assert [command.name for command in plain if not any("--json" in option.opts for option in command.params)] == []
+    def leaves(commands: Iterable[click.Command]) -> Iterator[click.Command]:
+        for command in commands:
+            assert command.help
+            yield from leaves(command.commands.values()) if isinstance(command, click.Group) else [command]
+
+    without = [c.name for c in leaves(COMMANDS) if not any("--json" in option.opts for option in c.params)]
+    assert without == []
 
 
 def test_the_demonstration_runs_with_the_options_given(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

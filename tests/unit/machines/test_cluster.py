@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from builders import a_job, a_node, an_entry, some_progress
-from hadare.machines.cluster import ClusterView
+from hadare.machines.cluster import ClusterView, Costs
 from hadare.model.devices import Device, NodeState, NodeStatus
 from hadare.model.jobs import Desired, JobState, Measured, OpenRound
 from hadare.model.plans import JobView
@@ -78,6 +78,13 @@ def test_what_one_job_measured_serves_another_of_the_same_workload() -> None:
     cluster.progress["job-b"] = some_progress("job-b", throughput={"V100": Measured(steps_per_s=77.0, count=4)})
     views = {job.job_id: job for job in cluster.jobs({}, {})}
     assert views["job-a"].throughput["V100"].steps_per_s == pytest.approx(77.0)
+
+
+def test_moving_and_forking_cost_what_the_cluster_says() -> None:
+    cluster = ClusterView(Costs(restart_s=3.0, transfer_bytes_s=5.0))
+    cluster.records["job-a"] = a_job("job-a")
+    cluster.progress["job-a"] = some_progress("job-a")  # its weights have 10 bytes
+    assert (view(cluster).restart_cost_s, view(cluster).consolidation_cost_s) == (3.0, 4.0)
 
 
 def test_unhealthy_devices_are_not_offered() -> None:

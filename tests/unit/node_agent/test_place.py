@@ -20,7 +20,6 @@ from hadare.wire.subjects import CODE
 from hadare_node_agent.code import CodeCache, remove_tree
 from hadare_node_agent.place import Place, Secrets
 
-
 BARE_PYTHON = os.path.realpath(sys.executable)
 """The one that made this environment: it has none of its packages."""
 
