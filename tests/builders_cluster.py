@@ -47,9 +47,9 @@ class PretendAverager:
 class PretendAgent:
     """A node agent that trains by arithmetic: steps = rate × time, up to the quota."""
 
-    def __init__(self, hub: MemoryHub, node: str, types: tuple[str, ...]) -> None:
+    def __init__(self, hub: MemoryHub, node: str, types: tuple[str, ...], incarnation: str = "i1") -> None:
         self.node = node
-        self.inventory = a_node(node, *types)
+        self.inventory = a_node(node, *types, incarnation=incarnation)
         self.backplane = hub.connect(node)
         self.leases: list[Lease] = []
         self.answers: list[tuple[str, bool, str]] = []
@@ -68,7 +68,7 @@ class PretendAgent:
         sequence = 0
         while True:
             if self.beats:
-                beat = Heartbeat(node=self.node, incarnation="i1", sequence=sequence)
+                beat = Heartbeat(node=self.node, incarnation=self.inventory.incarnation, sequence=sequence)
                 await self.backplane.bus.publish(subjects.HEARTBEAT, beat, node=self.node)
                 sequence += 1
             await asyncio.sleep(1.0)
@@ -77,7 +77,7 @@ class PretendAgent:
         self.leases.append(lease)
         if str(lease.key) not in self.running:
             self.running[str(lease.key)] = asyncio.create_task(self._work(lease))
-        return LeaseAnswer(accepted=True)
+        return LeaseAnswer(accepted=True, incarnation=self.inventory.incarnation)
 
     async def _revoke(self, revoke: Revoke) -> Revoked:
         ended = [name for name in self.running if name.startswith(f"{revoke.job_id}.")]
@@ -152,8 +152,8 @@ class Cluster:
         self.start_tracker()
         self.start_allocator()
 
-    def start_agent(self, node: str, *types: str) -> PretendAgent:
-        agent = PretendAgent(self.hub, node, types)
+    def start_agent(self, node: str, *types: str, incarnation: str = "i1") -> PretendAgent:
+        agent = PretendAgent(self.hub, node, types, incarnation)
         self.agents[node] = agent
         self.tasks[node] = asyncio.create_task(agent.run(), name=node)
         return agent

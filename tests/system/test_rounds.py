@@ -117,6 +117,42 @@ def test_a_lost_node_costs_its_fork_and_the_job_goes_on_elsewhere() -> None:
     live(story)
 
 
+def test_what_a_lost_node_trained_trains_elsewhere_within_two_rounds() -> None:
+    async def story(cluster: Cluster) -> None:
+        cluster.start_control()
+        cluster.start_agent("n1", "V100")
+        cluster.start_agent("n2", "K80")
+        await cluster.submit(a_job(total_steps=2000, max_forks=1))
+        struck = await cluster.until("job-a", lambda p: p.rounds == 2 and p.open is not None)
+        assert struck.open is not None
+        assert [entry.node for entry in struck.open.forks] == ["n1"]
+        await cluster.kill("n1")
+        moved = await cluster.until("job-a", lambda p: p.open is not None and p.open.forks[0].node == "n2")
+        assert moved.open is not None
+        assert moved.open.round - struck.open.round <= 2
+
+    live(story)
+
+
+def test_an_agent_that_is_started_again_in_mid_round_is_not_waited_for() -> None:
+    async def story(cluster: Cluster) -> None:
+        cluster.round_s = 300.0
+        cluster.start_control()
+        cluster.start_agent("n1", "V100")
+        await cluster.submit(a_job(total_steps=10_000))
+        struck = await cluster.until("job-a", lambda p: p.open is not None)
+        assert struck.open is not None
+        await asyncio.sleep(20.0)  # virtual: it trains
+        await cluster.kill("n1")
+        cluster.start_agent("n1", "V100", incarnation="i2")
+        killed_at = asyncio.get_running_loop().time()
+        after = await cluster.until("job-a", lambda p: p.open is not None and p.open.round > struck.open.round)
+        assert asyncio.get_running_loop().time() - killed_at < 10.0
+        assert after.lost_rounds == 1
+
+    live(story)
+
+
 def test_when_all_nodes_are_lost_the_job_waits_and_a_node_that_returns_is_used_again() -> None:
     async def story(cluster: Cluster) -> None:
         cluster.start_control()
