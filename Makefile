@@ -12,7 +12,7 @@ PYTEST_ARGS ?=
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	"$$p" -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo "$$p"; break; }; done)
 
-.PHONY: help install demo test test-all chaos bench lint types up down credentials clean
+.PHONY: help install demo test test-all chaos bench lint types up down smoke clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -54,16 +54,14 @@ lint: $(INSTALLED) ## formatting, lint and import contracts
 types: $(INSTALLED) ## mypy --strict
 	$(BIN)/mypy
 
-credentials: deploy/secrets/nats-server.conf ## make the NATS users of the Compose deployment (kept if they exist)
-
-deploy/secrets/nats-server.conf: | $(INSTALLED)
-	$(BIN)/python -m hadare.local.credentials deploy/secrets
-
 up: ## build and start the deployment of docker-compose.yml
 	$(COMPOSE) up -d --build
 
 down: ## stop the deployment; its data stays (`docker compose down -v` deletes it)
 	$(COMPOSE) down
+
+smoke: $(INSTALLED) ## bring the deployment up, train one job in it, take it down
+	COMPOSE="$(COMPOSE)" deploy/smoke/run
 
 clean: ## remove .venv and every cache and build output; data of clusters stays
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
