@@ -64,7 +64,7 @@ def test_a_job_that_waited_too_long_is_placed_whatever_it_pays_off() -> None:
     snapshot = a_snapshot([a_job()], nodes, flat_book(nodes, 1e6))
     plan, memory = Hadar(patience=3).plan(snapshot, {"waited": {"a": 3}, "credit": 0.9})
     assert [fork.filled for fork in plan.forks] == [True]
-    assert memory == {"waited": {}, "credit": 0.0}
+    assert memory == {"waited": {}, "ahead": {}, "credit": 0.0}
 
 
 def test_an_overdue_gang_saves_up_until_it_has_its_devices() -> None:

@@ -185,7 +185,7 @@ def test_a_job_that_waited_longest_is_served_first() -> None:
     jobs = [a_job("huge", steps_left=10**9), a_job("small", steps_left=1000)]
     plan, memory = policy_of("hadare").plan(a_snapshot(jobs, nodes), {"waited": {"huge": 8}, "credit": 0.9})
     assert devices_of(plan, "huge") == {("n1", "V100"): 1}
-    assert memory == {"waited": {"small": 1}, "credit": 0.0}
+    assert memory == {"waited": {"small": 1}, "ahead": {"small": 0.0}, "credit": 0.0}
 
 
 def test_overdue_jobs_get_a_tenth_of_the_devices_and_no_more() -> None:
@@ -209,7 +209,26 @@ def test_the_memory_counts_rounds_and_forgets_jobs_that_are_gone_or_served() -> 
     nodes = [a_node("n1", V100=1)]
     jobs = [a_job("huge", steps_left=10**9), a_job("small", steps_left=1000)]
     _, memory = policy_of("hadare").plan(a_snapshot(jobs, nodes), {"waited": {"huge": 3, "small": 2, "gone": 5}})
-    assert memory == {"waited": {"huge": 4}, "credit": 0.0}
+    assert memory == {"waited": {"huge": 4}, "ahead": {"huge": 0.0}, "credit": 0.0}
+
+
+def test_a_job_is_not_overdue_while_what_was_ahead_of_it_when_its_wait_began_is_being_done() -> None:
+    """100 rounds of work are before it: it may wait 200, and not one more because others came since."""
+    nodes = [a_node("n1", V100=10)]
+    jobs = [a_job("huge", steps_left=10**9), *(a_job(f"new-{i:02}", steps_left=40_000, max_forks=1) for i in range(20))]
+
+    def is_served(waited: int) -> bool:
+        memory = {"waited": {"huge": waited}, "ahead": {"huge": 100.0}}
+        return bool(devices_of(policy_of("hadare").plan(a_snapshot(jobs, nodes), memory)[0], "huge"))
+
+    assert [is_served(waited) for waited in (199, 200)] == [False, True]
+
+
+def test_the_memory_keeps_the_rounds_of_work_that_were_ahead_when_a_wait_began() -> None:
+    nodes = [a_node("n1", V100=1)]
+    jobs = [a_job(f"a{i}", steps_left=7_200) for i in range(4)]  # two rounds of the V100 each
+    _, memory = policy_of("hadare").plan(a_snapshot(jobs, nodes), {"waited": {"a3": 1}, "ahead": {"a3": 1.5}})
+    assert memory["ahead"] == pytest.approx({"a1": 2.0, "a2": 4.0, "a3": 1.5})
 
 
 @pytest.mark.parametrize(

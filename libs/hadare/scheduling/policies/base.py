@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
+
 from hadare.model.errors import Rejected
 from hadare.model.plans import JobView, RoundPlan, Snapshot
-from hadare.scheduling.eligibility import Floats, JobTable, placeable
+from hadare.scheduling.eligibility import Cells, Floats, JobTable, placeable
 
 ENTRY_POINT_GROUP = "hadare.policies"
 """Third parties publish a ``Policy`` instance under this group; whoever starts a process loads and registers it."""
@@ -17,10 +19,13 @@ Memory = dict[str, Any]
 """Plain maps, lists, numbers and strings: it is stored with the round. ``{}`` is the memory of a new cluster."""
 
 PATIENCE_ROUNDS = 8
+AHEAD_TIMES = 2.0
+"""A job is overdue after so many times the rounds in which the cluster could do what was ahead of it at first."""
+
 OVERDUE_SHARE = 0.1
 """Part of the devices that goes to jobs that waited too long: they are served, and do not turn the queue around."""
 
-_WAITED, _CREDIT = "waited", "credit"
+_WAITED, _CREDIT, _AHEAD = "waited", "credit", "ahead"
 
 
 class Policy(Protocol):
@@ -64,15 +69,18 @@ class Overdue:
 def overdue(table: JobTable, usable: Floats, needs: Sequence[int], memory: Memory, patience: int) -> Overdue:
     """Whose turn it is, whatever prices say.
 
-    While jobs are overdue, ``OVERDUE_SHARE`` of the devices is credited each round, and the longest wait is served as
-    soon as the credit is enough for it. So a job waits at most ``patience`` rounds, plus 1/share rounds, plus the
-    devices of those overdue before it over the share of the devices. ``usable`` are the devices that each job could
-    use on an empty cluster, ``needs`` those that it needs at once.
+    A job is overdue when it has waited ``patience`` rounds, and ``AHEAD_TIMES`` those that the work ahead of it takes
+    (as it was when the wait began: newcomers do not make it longer). While jobs are overdue, ``OVERDUE_SHARE`` of the
+    devices is credited each round, and the longest wait is served as soon as the credit is enough for it. So beyond
+    that time a job waits at most 1/share rounds, plus the devices of those overdue before it over the share of the
+    devices. ``usable`` are the devices that each job could use on an empty cluster, ``needs`` those it needs at once.
     """
-    waited = rounds_waited(memory)
-    rows = [
-        row for row, job in enumerate(table.jobs) if waited.get(job.job_id, 0) >= patience and usable[row] >= needs[row]
-    ]
+    waited, ahead = rounds_waited(memory), _rounds_ahead(memory)
+
+    def is_late(job: str) -> bool:
+        return waited.get(job, 0) >= max(patience, AHEAD_TIMES * ahead.get(job, 0.0))
+
+    rows = [row for row, job in enumerate(table.jobs) if is_late(job.job_id) and usable[row] >= needs[row]]
     if not rows:
         return Overdue()
     devices = float(usable.max())
@@ -91,8 +99,29 @@ def rounds_waited(memory: Memory) -> dict[str, int]:
     return {str(job): int(rounds) for job, rounds in memory.get(_WAITED, {}).items()}
 
 
-def remember(memory: Memory, credit: float, jobs: Iterable[JobView], placed: Collection[str]) -> Memory:
-    """The memory after a round. A job that got devices, is not ready, or is gone is forgotten."""
-    waited = rounds_waited(memory)
+def _rounds_ahead(memory: Memory) -> dict[str, float]:
+    return {str(job): float(rounds) for job, rounds in memory.get(_AHEAD, {}).items()}
+
+
+def ahead_of(table: JobTable, cells: Cells, order: Sequence[int], round_s: float) -> dict[str, float]:
+    """Rounds that the whole cluster needs for all that comes before each job in ``order``, each alone on all of it."""
+    speed = table.rates @ cells.of_type.astype(np.float64)
+    rounds = np.divide(table.steps, speed * round_s, out=np.zeros_like(speed), where=speed > 0)
+    before = np.cumsum(rounds[list(order)]) - rounds[list(order)]
+    return {table.jobs[row].job_id: float(rounds) for row, rounds in zip(order, before, strict=True)}
+
+
+def remember(
+    memory: Memory, credit: float, jobs: Iterable[JobView], placed: Collection[str], ahead: Mapping[str, float]
+) -> Memory:
+    """The memory after a round. A job that got devices, is not ready, or is gone is forgotten.
+
+    ``ahead``: rounds of work before each job now; kept for those whose wait begins.
+    """
+    waited, before = rounds_waited(memory), _rounds_ahead(memory)
     waiting = sorted(job.job_id for job in jobs if placeable(job) and job.job_id not in placed)
-    return {_WAITED: {job: waited.get(job, 0) + 1 for job in waiting}, _CREDIT: credit}
+    return {
+        _WAITED: {job: waited.get(job, 0) + 1 for job in waiting},
+        _AHEAD: {job: before.get(job, 0.0) if job in waited else ahead.get(job, 0.0) for job in waiting},
+        _CREDIT: credit,
+    }

@@ -15,7 +15,7 @@ from hadare.scheduling.eligibility import Cells, Floats, JobTable, in_order, job
 from hadare.scheduling.holding import Devices, Holding, Market
 from hadare.scheduling.placement import Candidate, Gangs
 from hadare.scheduling.planning import Choice, Programme
-from hadare.scheduling.policies.base import PATIENCE_ROUNDS, Memory, overdue, remember
+from hadare.scheduling.policies.base import PATIENCE_ROUNDS, Memory, ahead_of, overdue, remember
 from hadare.scheduling.pricing import Curves
 from hadare.scheduling.repair import Repair
 
@@ -64,7 +64,8 @@ class Hadar:
             refused=making.refused(),
             devices_needed={job.job_id: job.gang for job in table.jobs},
         )
-        memory = remember(memory, turn.credit, snapshot.jobs, {fork.job_id for fork in forks})
+        ahead = ahead_of(table, cells, queue, snapshot.round_s)
+        memory = remember(memory, turn.credit, snapshot.jobs, {fork.job_id for fork in forks}, ahead)
         return conclude(self.name, outcome), memory
 
 

@@ -15,7 +15,7 @@ from hadare.scheduling.decisions import Outcome, conclude
 from hadare.scheduling.division import quotas, slack
 from hadare.scheduling.duals import completion_duals
 from hadare.scheduling.eligibility import Cells, JobTable, in_order, job_table
-from hadare.scheduling.policies.base import PATIENCE_ROUNDS, Memory, overdue, remember
+from hadare.scheduling.policies.base import PATIENCE_ROUNDS, Memory, ahead_of, overdue, remember
 from hadare.scheduling.pricing import Curves, Occupancy
 from hadare.scheduling.sharing import Line, Share, Sharing
 
@@ -49,7 +49,8 @@ class Hadare:
             forks=forks,
             refused=frozenset(share.job.job_id for share in shares if share.refused),
         )
-        memory = remember(memory, turn.credit, snapshot.jobs, {fork.job_id for fork in forks})
+        ahead = ahead_of(table, cells, line.order, snapshot.round_s)
+        memory = remember(memory, turn.credit, snapshot.jobs, {fork.job_id for fork in forks}, ahead)
         return conclude(self.name, outcome), memory
 
 
