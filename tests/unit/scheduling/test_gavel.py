@@ -172,3 +172,13 @@ def test_constraints_leave_no_device_idle_that_another_could_use() -> None:
     found = plan(jobs, nodes)
     assert len(found.forks) == 2
     assert devices_of(found, "a") in ({}, {("n2", "V100"): 1})
+
+
+@pytest.mark.parametrize(("jobs", "nodes"), [([a_job("a")], ()), ([], THREE)], ids=["no node", "no job"])
+def test_shares_are_solved_as_soon_as_there_is_something_to_share(
+    jobs: list[JobView], nodes: tuple[NodeView, ...]
+) -> None:
+    """A first round without nodes or jobs must not keep the shares of nobody for the time between two solutions."""
+    _, memory = Gavel().plan(a_snapshot(jobs, nodes), {})
+    _, memory = Gavel().plan(a_snapshot([a_job("a")], THREE, now_s=360.0), memory)
+    assert sum(memory["jobs"]["a"][0]) > 0

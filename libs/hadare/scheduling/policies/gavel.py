@@ -64,6 +64,8 @@ class Gavel:
         due = snapshot.now_s - account.reset_s >= self.min_reset_rounds * snapshot.round_s
         if problem == account.solved_for or (account.solved_for and not due):
             return
+        if not rates.any():  # nothing to share: shares of nobody must not stand for the rest of the interval
+            return
         solved = max_min_shares(rates, gangs.table.gang, gangs.table.stake.weight, devices)
         account.reset(solved.shares, snapshot.now_s, snapshot.round_s / 2, problem)
 
