@@ -79,7 +79,7 @@ def wire_names() -> list[str]:
     templates = [
         value.template for value in vars(subjects).values() if isinstance(value, subjects.Topic | subjects.Endpoint)
     ]
-    return sorted({*templates, *subjects.BUCKETS, subjects.WEIGHTS})
+    return sorted({*templates, *subjects.BUCKETS, subjects.WEIGHTS, subjects.CODE})
 
 
 @pytest.mark.parametrize("name", wire_names())
