@@ -3,7 +3,7 @@
 The rules of this file. Jobs are served in a given order, the first with the least price-weighted work left.
 (1) Jobs whose turn it is because they waited too long get one device each, whatever it costs. (2) In order, each job
 takes the devices that raise its payoff at the marginal prices, up to what it can finish with. It sets devices aside for
-those behind it: one for each if half of the cluster is enough for that, else a quarter of the cluster. (3) What is
+those behind it: one for each if a twentieth of the cluster (or two devices) is enough for that, else none. (3) What is
 still free goes out at the reserve price, first to jobs without a device, then in order: no device idles while a job
 could use it.
 """
@@ -26,11 +26,14 @@ LEAST_WORK, MOST_WORK = 1e-30, 1e60
 SURE, SURE_COLD = 1.0, 3.0
 """How much faster than needed a job must be expected to be, to count as finishing, if its rates are measured or not."""
 
-NEAR = 0.95
+ASIDE = 0.05
+"""Jobs behind have a device each set aside if so much of the devices, or two, are enough for it."""
+
+NEAR = 0.99
 """Types on which a job gets nearly as many steps per price as on its best one are as good to it."""
-TASTE = 5.0
-"""How much more a good bargain counts than an early place in the queue. Measured: more lengthens the mean completion
-time of small clusters, less the total time of large ones."""
+TASTE, TASTE_OF_MANY = 5.0, 30.0
+"""How much more a good bargain counts than an early place in the queue; the second where a queue is long or draining.
+Measured: more lengthens the mean completion time where few jobs are there at a time, less the total time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +123,15 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The queue: rows, first served first; by row the work left, at the prices of the types and over its urgency."""
+    """The queue: rows, first served first; by row the work left, at the prices of the types and over its urgency.
+
+    ``taste``: how much more a good bargain counts than an early place.
+    """
 
     order: Sequence[int]
     work: Floats
     type_prices: Floats
+    taste: float = TASTE
 
 
 class Sharing:
@@ -171,7 +178,7 @@ class Sharing:
                 return
             share = self._share(row)
             without -= 1 if not share.grants and self._able[row] else 0
-            aside = without if without <= max(2, devices // 4) else 0
+            aside = without if without <= max(2, int(ASIDE * devices)) else 0
             while not share.enough() and (not share.grants or self._occupancy.devices_free > aside):
                 if not self._grant(share, priced=True):
                     break
@@ -281,16 +288,16 @@ def _bargains(rates: Floats, type_prices: Floats) -> Floats:
 def _asked(bargains: Floats, line: Line) -> Floats:
     """How good a bargain a type must be to a job for it to take it from those behind it: ``NEAR`` at most.
 
-    A device is worth ``bargain^TASTE / work`` to a job: what is gained by a job's end is as much less as it is far.
+    A device is worth ``bargain^taste / work`` to a job: what is gained by a job's end is as much less as it is far.
     """
     if not bargains.size:
         return np.zeros_like(bargains)
     rows, work = np.array(line.order, dtype=np.int64), np.clip(line.work, LEAST_WORK, MOST_WORK)
-    index = bargains[rows] ** TASTE / work[rows][:, None]
+    index = bargains[rows] ** line.taste / work[rows][:, None]
     behind = np.maximum.accumulate(index[::-1], axis=0)[::-1]
     behind = np.vstack([behind[1:], np.zeros((1, index.shape[1]))])
     asked = np.empty_like(bargains)
-    asked[rows] = (behind * work[rows][:, None]) ** (1.0 / TASTE)
+    asked[rows] = (behind * work[rows][:, None]) ** (1.0 / line.taste)
     return np.asarray(np.minimum(asked, NEAR), dtype=np.float64)
 
 

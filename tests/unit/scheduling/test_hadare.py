@@ -185,7 +185,7 @@ def test_a_job_that_waited_longest_is_served_first() -> None:
     jobs = [a_job("huge", steps_left=10**9), a_job("small", steps_left=1000)]
     plan, memory = policy_of("hadare").plan(a_snapshot(jobs, nodes), {"waited": {"huge": 8}, "credit": 0.9})
     assert devices_of(plan, "huge") == {("n1", "V100"): 1}
-    assert memory == {"waited": {"small": 1}, "ahead": {"small": 0.0}, "credit": 0.0}
+    assert memory == {"waited": {"small": 1}, "ahead": {"small": 0.0}, "credit": 0.0, "newest": 0.0}
 
 
 def test_overdue_jobs_get_a_tenth_of_the_devices_and_no_more() -> None:
@@ -196,6 +196,21 @@ def test_overdue_jobs_get_a_tenth_of_the_devices_and_no_more() -> None:
     plan, after = policy_of("hadare").plan(a_snapshot([*big, *small], nodes), memory)
     assert sum(fork.job_id.startswith("big") for fork in plan.forks) == 2
     assert after["credit"] == 0.0
+
+
+def test_a_draining_queue_gives_a_type_to_who_makes_relatively_more_of_it_and_a_busy_one_to_who_comes_first() -> None:
+    """A P100 is 0.9 as good a bargain to ``first`` as a V100; ``second`` has more than twice its work left."""
+    nodes = [a_node("n1", V100=4), a_node("n2", P100=4)]
+    jobs = [
+        a_job("first", steps_left=1_000_000, throughput=rates(10.0, types={"V100": 1.0, "P100": 0.45})),
+        a_job("second", steps_left=1_000_000, throughput=rates(4.0, types={"V100": 1.0, "P100": 0.5})),
+    ]
+
+    def p100s_of_the_first(newest: float) -> int:
+        plan, _ = policy_of("hadare").plan(a_snapshot(jobs, nodes, now_s=200_000.0), {"newest": newest})
+        return devices_of(plan, "first").get(("n2", "P100"), 0)
+
+    assert (p100s_of_the_first(0.0), p100s_of_the_first(199_000.0)) == (0, 3)
 
 
 def test_a_job_that_fits_nowhere_does_not_stand_in_the_way_of_others_that_are_overdue() -> None:
@@ -209,7 +224,7 @@ def test_the_memory_counts_rounds_and_forgets_jobs_that_are_gone_or_served() -> 
     nodes = [a_node("n1", V100=1)]
     jobs = [a_job("huge", steps_left=10**9), a_job("small", steps_left=1000)]
     _, memory = policy_of("hadare").plan(a_snapshot(jobs, nodes), {"waited": {"huge": 3, "small": 2, "gone": 5}})
-    assert memory == {"waited": {"huge": 4}, "ahead": {"huge": 0.0}, "credit": 0.0}
+    assert memory == {"waited": {"huge": 4}, "ahead": {"huge": 0.0}, "credit": 0.0, "newest": 0.0}
 
 
 def test_a_job_is_not_overdue_while_what_was_ahead_of_it_when_its_wait_began_is_being_done() -> None:

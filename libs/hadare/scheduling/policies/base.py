@@ -103,10 +103,15 @@ def _rounds_ahead(memory: Memory) -> dict[str, float]:
     return {str(job): float(rounds) for job, rounds in memory.get(_AHEAD, {}).items()}
 
 
+def backlog(table: JobTable, cells: Cells) -> Floats:
+    """Seconds that the whole cluster needs for what is left of each job, alone on all of it; 0 where it cannot run."""
+    speed = table.rates @ cells.of_type.astype(np.float64)
+    return np.divide(table.steps, speed, out=np.zeros_like(speed), where=speed > 0)
+
+
 def ahead_of(table: JobTable, cells: Cells, order: Sequence[int], round_s: float) -> dict[str, float]:
     """Rounds that the whole cluster needs for all that comes before each job in ``order``, each alone on all of it."""
-    speed = table.rates @ cells.of_type.astype(np.float64)
-    rounds = np.divide(table.steps, speed * round_s, out=np.zeros_like(speed), where=speed > 0)
+    rounds = backlog(table, cells) / round_s
     before = np.cumsum(rounds[list(order)]) - rounds[list(order)]
     return {table.jobs[row].job_id: float(rounds) for row, rounds in zip(order, before, strict=True)}
 

@@ -1,12 +1,17 @@
 """HadarE: every job is forked over all devices that it can use, each fork a copy on one device.
 
 A job's gang size is not used here: forks take the place of its ranks. ``max_forks`` bounds them.
+
+A queue is draining when no job has come for a quarter of the time that all that is left will take. The next one is then
+hardly expected before the end, so the time of the last finish counts for more: devices go to those who make relatively
+most of them. So they do while there are more jobs than devices.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf, isfinite
 
 import numpy as np
 
@@ -15,9 +20,14 @@ from hadare.scheduling.decisions import Outcome, conclude
 from hadare.scheduling.division import quotas, slack
 from hadare.scheduling.duals import completion_duals
 from hadare.scheduling.eligibility import Cells, JobTable, in_order, job_table
-from hadare.scheduling.policies.base import PATIENCE_ROUNDS, Memory, ahead_of, overdue, remember
+from hadare.scheduling.policies.base import PATIENCE_ROUNDS, Memory, ahead_of, backlog, overdue, remember
 from hadare.scheduling.pricing import Curves, Occupancy
-from hadare.scheduling.sharing import Line, Share, Sharing
+from hadare.scheduling.sharing import TASTE, TASTE_OF_MANY, Line, Share, Sharing
+
+DRAINING = 0.25
+"""A queue is draining when no job has come for so much of the time that all that is left will take."""
+
+_NEWEST = "newest"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +44,8 @@ class Hadare:
         curves = Curves(cells, snapshot.prices)
         table = job_table(snapshot.jobs, cells.types, snapshot.now_s, int(cells.capacity.sum()), self.utility)
         # 2. who comes first
-        line = least_work_first(table, cells)
+        newest = max([float(memory.get(_NEWEST, -inf)), *(job.arrival_s for job in snapshot.jobs)], default=-inf)
+        line = least_work_first(table, cells, _taste(table, cells, snapshot.now_s - newest))
         sharing = Sharing(table, cells, Occupancy(cells, curves), snapshot.round_s, line)
         turn = overdue(table, sharing.usable_devices(), [1] * len(table.jobs), memory, self.patience)
         # 3. who gets which devices, by price and then what is left
@@ -51,10 +62,12 @@ class Hadare:
         )
         ahead = ahead_of(table, cells, line.order, snapshot.round_s)
         memory = remember(memory, turn.credit, snapshot.jobs, {fork.job_id for fork in forks}, ahead)
+        if isfinite(newest):
+            memory[_NEWEST] = newest
         return conclude(self.name, outcome), memory
 
 
-def least_work_first(table: JobTable, cells: Cells) -> Line:
+def least_work_first(table: JobTable, cells: Cells, taste: float = TASTE) -> Line:
     """Rows by price-weighted work left, ``(min_r p_r · s/x_r + p_best · restart) / urgency``; ties by id.
 
     The prices p are the duals of the mean completion time: an hour on a scarce type is more than one on a plentiful
@@ -69,7 +82,13 @@ def least_work_first(table: JobTable, cells: Cells) -> Line:
     prices = completion_duals(seconds, cells.of_type.tolist())
     work = (seconds * prices).min(axis=1) + restart * prices[table.rates.argmax(axis=1)]
     work = np.divide(work, table.urgencies(), out=np.full_like(work, np.inf), where=table.urgencies() > 0)
-    return Line(in_order(work, work), work, prices)
+    return Line(in_order(work, work), work, prices, taste)
+
+
+def _taste(table: JobTable, cells: Cells, since_last_s: float) -> float:
+    """How much a good bargain counts, when the last job came so long ago."""
+    draining = since_last_s >= DRAINING * float(backlog(table, cells).sum())
+    return TASTE_OF_MANY if draining or len(table.jobs) > cells.capacity.sum() else TASTE
 
 
 def _forks(share: Share, cells: Cells) -> Sequence[ForkPlan]:
