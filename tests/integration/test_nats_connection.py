@@ -11,6 +11,7 @@ import pytest
 from hadare.model.errors import Broken, Unavailable
 from hadare.runtime.embedded import EmbeddedNats
 from hadare.runtime.nats_connection import NatsConfig, connect_nats
+from hadare.runtime.nats_streams import SHARES
 from nats_fixtures import Connect
 
 pytestmark = pytest.mark.integration
@@ -132,7 +133,7 @@ async def test_every_stream_is_bounded_and_on_disk(connect: Connect, prefix: str
     backplane = await connect("one")
     listed = await backplane.link.api("STREAM.LIST", {"offset": 0})
     ours = [stream["config"] for stream in listed["streams"] if f"{prefix}_" in stream["config"]["name"]]
-    assert len(ours) == 10
+    assert len(ours) == len(SHARES)
     assert all(config["max_bytes"] > 0 and config["storage"] == "file" for config in ours)
 
 

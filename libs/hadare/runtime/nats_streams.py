@@ -118,16 +118,29 @@ _OBJECT_STORE: dict[str, Any] = {"discard": "new", "allow_rollup_hdrs": True, "a
 
 
 async def declare(link: Link, wanted: list[dict[str, Any]], patience_s: float) -> None:
-    """Creates what is missing and changes what differs. Raises ``Unavailable``."""
-    await asyncio.gather(*(_declare(link, config, patience_s) for config in wanted))
+    """Creates what is missing and changes what differs. Raises ``Unavailable``.
+
+    The largest one comes first: if the server has less room than it asks for, the others ask for less in proportion,
+    and half of that, since what the server has left is not known.
+    """
+    ordered = sorted(wanted, key=lambda config: -int(config["max_bytes"]))
+    largest, others = ordered[0], ordered[1:]
+    granted = await _declare(link, largest, patience_s)
+    if granted < largest["max_bytes"]:
+        scale = granted / largest["max_bytes"] / 2
+        others = [{**config, "max_bytes": max(_SMALLEST, int(config["max_bytes"] * scale))} for config in others]
+    await asyncio.gather(*(_declare(link, config, patience_s) for config in others))
 
 
-async def _declare(link: Link, config: Mapping[str, Any], patience_s: float) -> None:
+async def _declare(link: Link, config: Mapping[str, Any], patience_s: float) -> int:
+    """The ``max_bytes`` that the stream was created with, or was asked for if it is there already."""
     name = str(config["name"])
+    asked = dict(config)
     try:
-        await retrying(lambda: _declare_once(link, dict(config)), what=f"declare {name}", patience_s=patience_s)
+        await retrying(lambda: _declare_once(link, asked), what=f"declare {name}", patience_s=patience_s)
     except ApiError as error:
         raise Unavailable(f"the bus refuses the stream {name}: {error}") from error
+    return int(asked["max_bytes"])
 
 
 async def _declare_once(link: Link, config: dict[str, Any]) -> None:
