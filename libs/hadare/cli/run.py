@@ -74,8 +74,11 @@ def run(
 
 def _settle(spec: JobSpec, code: Path | None) -> None:
     """Makes this process what a fork would be. Labels of nodes mean nothing here. Raises ``JobFailed``."""
+    import torch
+
     from hadare.training.needs import Unmet, check_data, check_requirements
 
+    torch.set_num_threads(1)  # as many as a fork has: more only wait for one another where the steps are small
     try:
         check_requirements(spec.requirements)
         check_data([name for name in spec.data if "/" in name], {})
