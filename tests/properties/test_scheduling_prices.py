@@ -55,7 +55,7 @@ def test_an_empty_cell_lets_any_job_in(snapshot: Snapshot, horizon: int) -> None
                 assert worth > max(left_s / 360, 1.0) * reserve[device_type]
 
 
-@given(st.sampled_from(utility_names()), st.lists(positive, min_size=7, max_size=7), positive, positive)
+@given(st.sampled_from(utility_names()), st.lists(positive, min_size=8, max_size=8), positive, positive)
 def test_finishing_later_is_never_worth_more(name: str, figures: list[float], left_s: float, later_s: float) -> None:
     stake = Stake(*figures)
     finish_s = stake.age_s + left_s

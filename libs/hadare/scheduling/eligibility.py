@@ -181,6 +181,7 @@ def job_table(
         left_s=steps / alone,
         fair_s=ideal_s * max(1.0, float(gang.sum()) / max(devices, 1)) if devices else ideal_s,
         deadline_s=_column(inf if job.deadline_s is None else job.deadline_s for job in rows),
+        end_s=_end(rates, steps, steps / alone, devices),
     )
     # Admission refuses names that nobody knows; one that only this process lacks must not stop the round.
     known = frozenset(utility_names())
@@ -198,6 +199,13 @@ def job_table(
         kind=np.array([kinds.index(name) for name in names], dtype=np.int64),
         kinds=kinds,
     )
+
+
+def _end(rates: Floats, steps: Floats, left_s: Floats, devices: int) -> Floats:
+    """About when the last job ends: by the work of all, each at its mean rate over the types, or by the longest."""
+    sums = rates.sum(axis=1)
+    work = np.divide(steps * rates.shape[1], sums, out=np.zeros_like(sums), where=sums > 0).sum()
+    return np.full_like(left_s, max(float(work) / max(devices, 1), float(left_s.max(initial=0.0))))
 
 
 def _rates(job: JobView, types: Sequence[str]) -> list[float]:
@@ -228,4 +236,5 @@ def _each(stake: Stake[Floats], part: Callable[[Floats], F]) -> Stake[F]:
         left_s=part(stake.left_s),
         fair_s=part(stake.fair_s),
         deadline_s=part(stake.deadline_s),
+        end_s=part(stake.end_s),
     )

@@ -20,6 +20,8 @@ F = TypeVar("F", float, NDArray[np.float64])
 DEFAULT = "throughput"
 HOUR_S = 3600.0
 LEAST_S = 1e-6
+CRITICAL = 100.0
+"""Worth of a job that needs all the time there is, relative to one that needs this time over its gang."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,7 @@ class Stake(Generic[F]):
 
     ``ideal_s`` (d*): the whole job on its best type without waiting; ``left_s``: what is left of it, likewise;
     ``age_s``: since arrival; ``fair_s``: the whole job with a fair share of the cluster as it is now; ``deadline_s``:
-    after arrival, infinite if there is none.
+    after arrival, infinite if there is none; ``end_s``: from now until everything that is there could be done.
     """
 
     weight: F
@@ -38,6 +40,7 @@ class Stake(Generic[F]):
     left_s: F
     fair_s: F
     deadline_s: F
+    end_s: F
 
 
 class Utility(Protocol):
@@ -68,6 +71,26 @@ class LeastRemainingWork:
 
     def value(self, stake: Stake[F], finish_s: F) -> F:
         return stake.weight * stake.gang * HOUR_S / _remaining(stake, finish_s)
+
+    def urgency(self, stake: Stake[F]) -> F:
+        return stake.weight
+
+
+class CompletionTimes:
+    """``w · W · l/(d − age) · (√(E / (W·l)) + 100·(l/E)^8)``: mean completion time without a long tail.
+
+    Least work first, but before all others who needs nearly all the time E that everything takes. The speed relative to
+    the ideal one counts, so a gang that would be slow on what is free is left to wait for better.
+    """
+
+    name = "completion_times"
+
+    def value(self, stake: Stake[F], finish_s: F) -> F:
+        part = stake.left_s / _larger(stake.end_s, stake.left_s)
+        short = (stake.end_s / (stake.gang * stake.left_s)) ** 0.5
+        speed = stake.left_s / _remaining(stake, finish_s)
+        worth: F = stake.weight * stake.gang * speed * (short + CRITICAL * part**8)
+        return worth
 
     def urgency(self, stake: Stake[F]) -> F:
         return stake.weight
@@ -179,6 +202,7 @@ def utility_names() -> tuple[str, ...]:
 for _utility in (
     NormalisedThroughput(),
     LeastRemainingWork(),
+    CompletionTimes(),
     Makespan(),
     FinishTimeFairness(),
     SoftDeadline(),

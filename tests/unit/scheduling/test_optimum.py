@@ -146,5 +146,6 @@ def forks_worth(job: JobView, devices: dict[Cell, int], age_s: float) -> float:
         left_s=job.steps_left / 10.0,
         fair_s=1.0,
         deadline_s=1.0,
+        end_s=1.0,
     )
     return utility_of("throughput").value(stake, age_s + job.steps_left / rate)

@@ -8,7 +8,7 @@ from hadare.scheduling.utility import F, Stake, register, urgency_of, utility_na
 
 def a_stake(**changes: float) -> Stake[float]:
     usual = {"weight": 1.0, "gang": 1.0, "ideal_s": 100.0, "age_s": 50.0, "left_s": 80.0, "fair_s": 200.0}
-    return Stake(**{**usual, "deadline_s": 1000.0, **changes})
+    return Stake(**{**usual, "deadline_s": 1000.0, "end_s": 800.0, **changes})
 
 
 def test_a_job_that_finishes_in_its_ideal_time_is_worth_its_gang_times_its_weight() -> None:
@@ -25,6 +25,21 @@ def test_least_remaining_work_prefers_the_job_with_less_left() -> None:
     assert utility.value(a_stake(), 60.0) > utility.value(a_stake(), 70.0)
 
 
+def test_completion_times_prefers_short_jobs_until_a_long_one_needs_nearly_all_the_time_that_is_left() -> None:
+    utility = utility_of("completion_times")
+
+    def value(left_s: float, end_s: float) -> float:
+        return utility.value(a_stake(age_s=0.0, left_s=left_s, end_s=end_s), left_s)
+
+    assert value(80.0, 8000.0) > value(1000.0, 8000.0) > value(4000.0, 8000.0)
+    assert value(7900.0, 8000.0) > value(80.0, 8000.0)
+
+
+def test_completion_times_is_worth_half_at_half_the_speed() -> None:
+    utility, stake = utility_of("completion_times"), a_stake(age_s=50.0, left_s=80.0)
+    assert utility.value(stake, 50.0 + 160.0) == pytest.approx(utility.value(stake, 50.0 + 80.0) / 2)
+
+
 def test_an_array_of_jobs_is_worth_what_each_alone_is() -> None:
     one = np.array([1.0, 1.0])
     stakes: Stake[NDArray[np.float64]] = Stake(
@@ -35,6 +50,7 @@ def test_an_array_of_jobs_is_worth_what_each_alone_is() -> None:
         left_s=one,
         fair_s=one,
         deadline_s=one,
+        end_s=one,
     )
     values = utility_of("throughput").value(stakes, np.array([10.0, 6.0]))
     assert values == pytest.approx([0.9, 4.0])
