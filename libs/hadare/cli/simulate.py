@@ -50,7 +50,10 @@ _HOUR_S = 3600.0
 @click.option("--spread-cost", is_flag=True, help="Gangs that span nodes are slower, as in the table.")
 @click.option("--events", type=click.Path(path_type=Path), help="CSV at_s,node,what: fail, recover, drain, undrain.")
 @click.option(
-    "--utility", default="throughput", type=click.Choice(["throughput", "least_remaining_work"]), help="Of all jobs."
+    "--utility",
+    default="throughput",
+    type=click.Choice(["throughput", "least_remaining_work", "completion_times", "makespan", "finish_time_fairness"]),
+    help="Of all jobs.",
 )
 @click.option(
     "--hold",
