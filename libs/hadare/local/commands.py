@@ -113,8 +113,7 @@ def _up_detached(directory: Path, cluster: LocalCluster, options: UpOptions) -> 
     try:
         status = asyncio.run(_ready(cluster, lambda: process.poll() is None))
     except (HadareError, KeyboardInterrupt):
-        lifecycle.stop(directory)
-        process.wait()
+        lifecycle.take_back(process, directory)
         raise
     _tell(options, directory, cluster, status)
     return OK

@@ -6,11 +6,12 @@ import fcntl
 import json
 import os
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import IO, Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -20,6 +21,8 @@ from hadare.model.errors import Rejected
 from hadare.model.fields import Text
 
 HOST = "127.0.0.1"
+
+_LOOKS, _LOOK_S = 20, 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,17 +84,25 @@ def held(directory: Path) -> Iterator[None]:
     """Holds the directory as its only supervisor. Raises ``Rejected`` (409) if another one does."""
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / "lock").open("a+") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+        if not _locked(lock):
             pid = holder(directory)
-            raise Rejected(
-                409, f"a cluster is already running in {directory} (process {pid}); `hadare down` ends it"
-            ) from error
+            raise Rejected(409, f"a cluster is already running in {directory} (process {pid}); `hadare down` ends it")
         lock.truncate(0)
         lock.write(f"{os.getpid()}\n")
         lock.flush()
         yield
+
+
+def _locked(lock: IO[str]) -> bool:
+    """Takes the lock; whoever only looks who holds it (``holder``) does so for a moment, which is waited out."""
+    for _ in range(_LOOKS):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(_LOOK_S)
+        else:
+            return True
+    return False
 
 
 def holder(directory: Path) -> int | None:

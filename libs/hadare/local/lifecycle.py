@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from math import isfinite
 from pathlib import Path
 
 import psutil
@@ -35,10 +36,12 @@ def prepare(
 ) -> LocalCluster:
     """Writes ``cluster.json``: what is given, else as at the last start, else the defaults. The port stays.
 
-    Raises ``Rejected``: 409 if a cluster is running there, 400 if there is no such policy.
+    Raises ``Rejected``: 409 if a cluster is running there, 400 if there is no such policy or the round has no length.
     """
     if policy is not None:
         policy_of(policy)
+    if round_s is not None and not isfinite(round_s):
+        raise Rejected(400, f"--round: {round_s} is no length of a round; expected seconds, such as 360")
     pid = holder(directory)
     if pid is not None:
         raise Rejected(409, f"a cluster is already running in {directory} (process {pid}); `hadare down` ends it")
@@ -66,6 +69,19 @@ def launch(directory: Path, detached: bool) -> subprocess.Popen[bytes]:
             start_new_session=True,
             preexec_fn=None if detached else processes.dies_with_parent(signal.SIGTERM),
         )
+
+
+def take_back(process: subprocess.Popen[bytes], directory: Path) -> None:
+    """Ends what ``launch`` began and could not finish, but never the cluster of somebody who was faster.
+
+    Raises ``Rejected`` (409) if there is one.
+    """
+    ours = process.poll() is None
+    pid = None if ours else holder(directory)
+    if pid is not None:
+        raise Rejected(409, f"a cluster is already running in {directory} (process {pid}); `hadare down` ends it")
+    stop(directory)
+    process.wait()
 
 
 async def until_ready(

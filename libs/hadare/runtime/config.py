@@ -6,6 +6,7 @@ import dataclasses
 import types
 import typing
 from collections.abc import Mapping
+from math import isfinite
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union
 
@@ -94,6 +95,6 @@ def _number(text: str, kind: type[int] | type[float]) -> int | float:
         number = kind(text)
     except ValueError:
         raise ValueError("expected a whole number" if kind is int else "expected a number") from None
-    if isinstance(number, float) and number != number:
-        raise ValueError("expected a number")
+    if not isfinite(number):
+        raise ValueError("expected a number that is finite")
     return number

@@ -125,9 +125,16 @@ class Link:
         except (nats.errors.Error, OSError) as error:
             log.warning("not drained", error=str(error))
         finally:
-            if not self.client.is_closed:
-                await self.client.close()
+            await self._close_client()
             self.declare_lost("closed")
+
+    async def _close_client(self) -> None:
+        if self.client.is_closed:
+            return
+        try:
+            await self.client.close()
+        except (nats.errors.Error, OSError) as error:  # the server has gone first: there is nothing left to close
+            log.debug("closed on a lost connection", error=str(error))
 
     async def until_connected(self, timeout_s: float) -> None:
         """Returns at once while connected. Raises ``Unavailable`` if there is no connection within the time."""

@@ -62,7 +62,7 @@ class Cluster:
         found = await self._pages.get(f"{number}.{question.page}")
         if found is None:
             raise Rejected(
-                404, f"there is no page {question.page} of round {number}: it was not planned, or is too old"
+                404, f"there is no round {number} (part {question.page + 1}): it was not planned, or is too old"
             )
         stored = found.record
         current = head if head and (head.round, head.epoch) == (stored.round, stored.epoch) else None
