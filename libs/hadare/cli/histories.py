@@ -47,5 +47,5 @@ def of_history(versions: Sequence[VersionTold]) -> Table:
         )
         for one in versions
     ]
-    columns = ("VERSION", "STEPS", "FORKS", "LOSS", *(name.upper() for name in names))
+    columns = ("VERSION", "STEPS", "FORKS", "TRAINING LOSS", *(name.upper() for name in names))
     return tables.table(columns, rows, right=columns)
