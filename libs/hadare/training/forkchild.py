@@ -105,7 +105,7 @@ def run(request: Spawn, line: socket.socket, output: int) -> NoReturn:
     except BaseException as error:  # noqa: BLE001 - user code may raise anything, and its process ends here
         _report(channel, failure_of(error))
     finally:
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception):  # the task may have put anything in their place, or closed them
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(status)
