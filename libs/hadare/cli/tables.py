@@ -88,7 +88,7 @@ def of_job(job: api.JobStatus) -> Table:
         ("rounds", f"{job.rounds}" + (f", {job.lost_rounds} lost" if job.lost_rounds else "")),
         ("failures", job.failures or ""),
         ("steps/s", _pairs(job.throughput)),
-        ("cannot run on", _pairs(job.excluded)),
+        ("cannot run on", _barred({**job.excluded, **job.excluded_types})),
         ("forks", "\n".join(_fork(fork) for fork in job.forks)),
         ("trace", job.trace_id),
         ("error", job.error.rstrip()),
@@ -264,6 +264,11 @@ def _value(value: object) -> str:
     if isinstance(value, list):
         return " ".join(_value(item) for item in value)
     return number(value) if isinstance(value, float) else str(value)
+
+
+def _barred(reasons: dict[str, str]) -> str:
+    """Nodes and device types that the job cannot use, a line each."""
+    return "\n".join(f"{name}: {why or 'excluded'}" for name, why in reasons.items())
 
 
 def _fork(fork: api.ForkNow) -> str:

@@ -143,12 +143,14 @@ class ClusterView:
         measured = progress.throughput if progress else {}
         alone = progress is not None and progress.rounds < spec.fork_after
         steps_left = spec.total_steps - (progress.steps if progress else 0)
+        # No rate: prices, utilities and plans all leave the type out.
+        out = progress.excluded_types if progress else {}
         return JobView(
             job_id=job_id,
             arrival_s=arrival_s,
             steps_left=max(0, steps_left),
             total_steps=spec.total_steps,
-            throughput=estimate(spec, measured, types, shared),
+            throughput=estimate(spec, measured, [kind for kind in types if kind not in out], shared),
             gang=spec.gang,
             max_forks=1 if alone else spec.max_forks,
             min_fork_share=spec.min_fork_share,
@@ -157,6 +159,7 @@ class ClusterView:
             deadline_s=spec.deadline,
             constraints=spec.constraints,
             excluded=progress.excluded if progress else {},
+            excluded_types=out,
             unready=self._unready(job_id),
             placed=placed,
             restart_cost_s=self._costs.restart_s,

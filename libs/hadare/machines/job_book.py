@@ -91,12 +91,22 @@ class JobBook:
         data = {"steps": progress.steps, "version": progress.version, "metrics": progress.metrics, "reason": reason}
         return [*done, self.note("completed", **data)]
 
-    def after_failure(self, node: str, failure: Failure) -> dict[str, Any]:
-        """What a failed lease changes: a node of its own fault is left out, and the traceback's tail is kept."""
+    def after_failure(self, result: ForkResult, failure: Failure) -> dict[str, Any]:
+        """What a failed lease changes: a node or device type at fault is left out, the traceback's tail is kept."""
         changes: dict[str, Any] = {"error": failure.tail or failure.message}
         if failure.node_specific:
-            changes["excluded"] = {**self.progress.excluded, node: failure.message}
+            changes["excluded"] = {**self.progress.excluded, result.node: failure.message}
+        if failure.type_specific:
+            changes["excluded_types"] = {**self.progress.excluded_types, result.device_type: failure.message}
         return changes
+
+    def note_excluded_type(self, result: ForkResult) -> list[TrackerCommand]:
+        """A line of the job's history, once a device type."""
+        failure, kind = result.failure, result.device_type
+        if failure is None or not failure.type_specific or kind in self.progress.excluded_types:
+            return []
+        data = {"device_type": kind, "node": result.node, "reason": failure.message}
+        return [self.note(f"type_excluded.{kind}", **data)]
 
     def note_evaluation(self, result: ForkResult) -> list[TrackerCommand]:
         """Metrics belong to the version whose tensors were evaluated, whichever is the newest by now."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
@@ -26,13 +26,11 @@ class JobRound:
     consolidating: bool = False
     retry_at: float = 0.0
     round_s: float = 0.0
-    own_fault: bool = False
 
     def open(self, opened: OpenRound, round_s: float) -> list[TrackerCommand]:
         self.round_s = round_s
         if self.book.progress.open is not None:
             return []
-        self.own_fault = False
         return self.book.change(state=JobState.RUNNING, reason="", open=opened)
 
     def give_up(self, reasons: dict[str, str], default: str) -> list[TrackerCommand]:
@@ -47,7 +45,8 @@ class JobRound:
         """Puts a fork's result, which belongs to the open round, on record."""
         book = self.book
         assert book.progress.open is not None
-        changes: dict[str, Any] = {"open": ledger.record(book.progress.open, result)}
+        opened = ledger.record(book.progress.open, result)
+        changes: dict[str, Any] = {"open": opened}
         if result.throughput > 0:
             known = book.progress.throughput
             rate = observe(known.get(result.device_type), result.throughput / result.ranks)
@@ -55,9 +54,10 @@ class JobRound:
         if "loss" in result.metrics:
             changes["loss"] = result.metrics["loss"]
         if result.failure is not None:
-            changes |= book.after_failure(result.node, result.failure)
-            self.own_fault |= self._is_own_fault(result.failure)
-        return [*book.note_evaluation(result), *book.change(**changes)]
+            own = opened.own_fault or self._is_own_fault(result.failure)
+            changes |= {"open": replace(opened, own_fault=own), **book.after_failure(result, result.failure)}
+        noted = book.note_excluded_type(result)
+        return [*book.note_evaluation(result), *book.change(**changes), *noted]
 
     def _is_own_fault(self, failure: Failure) -> bool:
         """A process that is killed may be an accident, but not for ever: some jobs kill whatever runs them."""
@@ -85,8 +85,7 @@ class JobRound:
             return []
         if event.weights is None:
             reasons = "; ".join(f"fork {fork}: {why}" for fork, why in sorted(event.rejected.items()))
-            self.own_fault = True
-            return self._lose(opened, f"no fork could be accepted: {reasons}")
+            return self._lose(replace(opened, own_fault=True), f"no fork could be accepted: {reasons}")
         return self._publish(opened, event, event.weights)
 
     def failed(self, at: float, reason: str) -> list[TrackerCommand]:
@@ -191,7 +190,7 @@ class JobRound:
                 lost_rounds=progress.lost_rounds + 1,
                 rounds=progress.rounds + 1,
                 round_steps=0,
-                failures=progress.failures + self.own_fault,
+                failures=progress.failures + opened.own_fault,
                 barren=progress.barren + 1,
                 reason=f"{_brought_nothing(opened.round, progress.barren + 1)}: {why}"[:4096],
                 open=None,

@@ -139,7 +139,7 @@ class SideLeases:
             self.failed += 1
             return book.change(reason=failure.message, error=failure.tail)
         own = not failure.node_specific
-        changes = book.after_failure(result.node, failure)
+        changes = book.after_failure(result, failure)
         commands = book.change(reason=failure.message, failures=book.progress.failures + own, **changes)
         if book.progress.failures >= book.settings.max_attempts:
             commands += book.fail(failure.message)

@@ -203,12 +203,16 @@ class LedgerEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenRound:
-    """The ledger of the round that a job takes part in. A result counts only if its epoch and base are these."""
+    """The ledger of the round that a job takes part in. A result counts only if its epoch and base are these.
+
+    ``own_fault``: a fork of the round has failed by what the job itself did.
+    """
 
     round: Count
     epoch: Count
     base_version: Count
     forks: tuple[LedgerEntry, ...]
+    own_fault: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,7 +221,8 @@ class JobProgress:
 
     ``version`` and ``steps`` change in one write, so nobody sees one without the other. -1: no model yet.
     ``metrics`` are those of ``metrics_version``'s weights. ``throughput`` is keyed by device type.
-    ``excluded`` maps a node to why this job cannot run there. ``round_steps``: what the last closed round brought.
+    ``excluded`` maps a node to why this job cannot run there, ``excluded_types`` a device type.
+    ``round_steps``: what the last closed round brought.
     ``barren``: rounds in a row that brought nothing.
     ``path``: how far the averaged model has travelled, in steps (``forking.schedule``).
     """
@@ -243,6 +248,7 @@ class JobProgress:
     failures: Count = 0
     throughput: dict[str, Measured] = field(default_factory=dict)
     excluded: dict[str, str] = field(default_factory=dict)
+    excluded_types: dict[str, str] = field(default_factory=dict)
     open: OpenRound | None = None
     closed_round: int = -1
     round_steps: Count = 0

@@ -75,9 +75,9 @@ Gang = tuple[GangMember, ...]
 class JobView:
     """A job as the policy sees it. A type that is missing in ``throughput`` cannot run the job.
 
-    ``excluded`` maps a node to the reason why the job cannot run there; ``unready`` says why the job
-    cannot be placed at all in this round (paused, no model yet, …). ``fork_gain`` holds g(1), g(2), …
-    relative to the best fork alone; empty means the paper's Σx/max x.
+    ``excluded`` maps a node to the reason why the job cannot run there, ``excluded_types`` a device type;
+    ``unready`` says why the job cannot be placed at all in this round (paused, no model yet, …). ``fork_gain``
+    holds g(1), g(2), … relative to the best fork alone; empty means the paper's Σx/max x.
     """
 
     job_id: JobId
@@ -95,6 +95,7 @@ class JobView:
     deadline_s: float | None = None
     constraints: Constraints = field(default_factory=Constraints)
     excluded: dict[str, str] = field(default_factory=dict)
+    excluded_types: dict[str, str] = field(default_factory=dict)
     unready: Text = ""
     placed: tuple[Gang, ...] = ()
     restart_cost_s: Seconds = 0.0

@@ -105,7 +105,10 @@ class _Record:
         if devices < 0:
             reasons = sorted({f"{n}: {cells.why_not(job, n, t)}" for n, t in cells.keys})[:MOST_BLOCKERS]
             remedy = "relax the job's constraints, or add a node that meets them"
-            return _Reason("excluded_by_constraint", "every node is excluded: " + "; ".join(reasons), remedy)
+            if job.excluded_types:
+                remedy = "add devices of another type, or submit it anew with less to hold in memory"
+            message = "every node is excluded: " + "; ".join(reasons)
+            return _Reason("excluded_by_constraint", message[:_LONGEST], remedy)
         if devices == 0:
             message = f"it cannot run on the device types of the nodes that it may use (here: {', '.join(cells.types)})"
             return _Reason("fits_nowhere", message, "add a node of a type that it can run on")
@@ -154,6 +157,7 @@ class _Reason:
     blockers: tuple[str, ...] = ()
 
 
+_LONGEST = 4096
 _NEXT = "it is served once they end, when it has waited longest, or when nodes join"
 _PRICE = "at today's prices it is worth less than the devices it would hold"
 

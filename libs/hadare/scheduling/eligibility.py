@@ -52,9 +52,10 @@ class Cells:
     def mask(self, job: JobView) -> Bools:
         """Which cells the job's constraints and exclusions leave it (its throughput is another matter)."""
         c = job.constraints
-        if not (job.excluded or c.types or c.labels or c.min_memory_gb):
+        if not (job.excluded or job.excluded_types or c.types or c.labels or c.min_memory_gb):
             return self._anything
-        key = (c.types, c.min_memory_gb, tuple(sorted(c.labels.items())), tuple(sorted(job.excluded)))
+        barred = (tuple(sorted(job.excluded)), tuple(sorted(job.excluded_types)))
+        key = (c.types, c.min_memory_gb, tuple(sorted(c.labels.items())), barred)
         if key not in self._masks:
             self._masks[key] = np.array([not self.why_not(job, n, t) for n, t in self.keys], dtype=np.bool_)
         return self._masks[key]
@@ -64,6 +65,8 @@ class Cells:
         wanted, view = job.constraints, self.nodes[node]
         if node in job.excluded:
             return job.excluded[node] or "excluded"
+        if device_type in job.excluded_types:
+            return f"{device_type} cannot run it: {job.excluded_types[device_type] or 'excluded'}"
         if wanted.types and not _among(device_type, wanted.types):
             return f"{device_type} is not among the job's types {', '.join(wanted.types)}"
         missing = [f"{k}={v}" for k, v in sorted(wanted.labels.items()) if view.labels.get(k) != v]

@@ -66,7 +66,8 @@ class JobStatus:
     """The record, the tracker's progress and the allocator's decision, joined.
 
     ``steps`` are counted steps; those of forks that still train are in ``forks``. ``throughput`` is steps/s of one
-    rank by device type. ``decision`` is the newest round's. ``eta_s`` is null while nothing can be estimated.
+    rank by device type. ``excluded`` and ``excluded_types`` say why the job cannot run on a node or a device type.
+    ``decision`` is the newest round's. ``eta_s`` is null while nothing can be estimated.
     """
 
     job_id: str
@@ -89,6 +90,7 @@ class JobStatus:
     failures: Count = 0
     throughput: dict[str, float] = field(default_factory=dict)
     excluded: dict[str, str] = field(default_factory=dict)
+    excluded_types: dict[str, str] = field(default_factory=dict)
     forks: tuple[ForkNow, ...] = ()
     decision: Decision | None = None
     round: int = -1

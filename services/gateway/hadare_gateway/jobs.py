@@ -142,6 +142,7 @@ class Jobs:
             failures=known.failures,
             throughput={name: measured.steps_per_s for name, measured in sorted(known.throughput.items())},
             excluded=known.excluded,
+            excluded_types=known.excluded_types,
             forks=tuple(self._fork(fork, head.round if head else -1) for fork in forks[:_MAX_FORKS_SHOWN]),
             decision=None if known.state.ended else decision,
             round=known.open.round if known.open else known.closed_round,

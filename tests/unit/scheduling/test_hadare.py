@@ -292,3 +292,18 @@ def test_one_labelled_node_serves_the_job_that_asks_for_it() -> None:
     assert devices_of(plan_of([a_job(constraints=Constraints(labels={"zone": "b"}))], nodes), "a") == {
         ("n2", "V100"): 1
     }
+
+
+def test_a_job_is_never_placed_on_a_type_that_it_does_not_fit_on() -> None:
+    without = {t: x for t, x in rates().items() if t != "V100"}
+    plan = plan_of([a_job(throughput=without, excluded_types={"V100": "CUDA out of memory"})])
+    assert {kind for _, kind in devices_of(plan, "a")} == {"P100", "T4", "K80", "T400"}
+
+
+def test_a_job_that_fits_on_no_type_waits_with_what_it_lacked_on_each() -> None:
+    nodes = [a_node("n1", V100=1), a_node("n2", K80=1)]
+    reasons = {"V100": "CUDA out of memory", "K80": "CUDA out of memory"}
+    decision = decision_of(plan_of([a_job(throughput={}, excluded_types=reasons)], nodes), "a")
+    assert decision.code == "excluded_by_constraint"
+    assert "n2: K80 cannot run it: CUDA out of memory" in decision.message
+    assert "another type" in decision.remedy
