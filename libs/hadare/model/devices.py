@@ -33,7 +33,9 @@ class Device:
 class NodeInventory:
     """KV ``nodes``, written by the node agent alone.
 
-    ``incarnation`` is new in every start of the agent: leases of an older one are over.
+    ``incarnation`` is new in every start of the agent: leases of an older one are over. Gangs whose rank 0 is here meet
+    at ``gang_address``, which other nodes must reach, on the port at the device's position in ``gang_ports``; without
+    an address only gangs within the node do.
     """
 
     schema: int = 1
@@ -44,6 +46,8 @@ class NodeInventory:
     workloads: tuple[str, ...] = ()
     host: Text = ""
     version: Text = ""
+    gang_address: Text = ""
+    gang_ports: tuple[Count, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

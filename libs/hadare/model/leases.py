@@ -29,6 +29,7 @@ class LeaseKey:
     """(job, round, fork, attempt): the identity of a lease and of its result, in every ledger and log.
 
     Training rounds count from 1. An init or evaluate lease has its kind in the key, so that it never meets a fork's.
+    Of a gang every ``rank`` has a lease of its own; the fork's steps and weights are those of rank 0.
     """
 
     job_id: JobId
@@ -36,10 +37,30 @@ class LeaseKey:
     fork: Count
     attempt: Count = 0
     kind: LeaseKind = "train"
+    rank: Count = 0
 
     def __str__(self) -> str:
         name = f"{self.job_id}.{self.round}.{self.fork}.{self.attempt}"
+        if self.rank:
+            name = f"{name}.r{self.rank}"
         return name if self.kind == "train" else f"{name}.{self.kind}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GangRank:
+    """A lease's part in a gang (docs/decisions/0013-gangs.md): one rank is one device, on whatever node.
+
+    ``shares``: samples of the global batch by rank, in proportion to the ranks' speeds; their sum is the batch of one
+    update. ``address`` is host:port where rank 0 lets the others meet.
+    """
+
+    rank: Count
+    shares: Annotated[tuple[Positive, ...], Meta(min_length=1, max_length=4096)]
+    address: Annotated[str, Meta(min_length=3, max_length=262)]
+
+    @property
+    def world(self) -> int:
+        return len(self.shares)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +71,7 @@ class Lease:
     whose epoch is lower than one that it has seen from the same issuer (train: allocator; init, evaluate: tracker).
     ``devices`` are indices of the node's inventory; empty: the lease runs on the host's CPU and holds no device.
     ``schedule_from/to`` are fractions of the job's budget between which the learning-rate schedule moves.
+    ``gang`` is set where several devices train the fork in lockstep; such a lease has one device.
     """
 
     kind: LeaseKind
@@ -67,6 +89,7 @@ class Lease:
     schedule_to: Fraction = 0.0
     data_seed: Count = 0
     evaluate_base: bool = False
+    gang: GangRank | None = None
     traceparent: Text = ""
 
 
@@ -109,6 +132,7 @@ FailureKind = Literal[
     "upload",
     "not_finite",
     "device",
+    "gang",
 ]
 
 
@@ -117,7 +141,8 @@ class Failure:
     """Why a lease failed. ``node_specific``: the job may well run elsewhere (missing import, data, memory).
 
     ``type_specific``: any device of this type would fail so, on every node; devices of other types may not (the
-    memory of the type is too small for the job).
+    memory of the type is too small for the job). Kind ``gang``: another rank ended, and this one with it; the reason
+    is in that one's result.
     """
 
     kind: FailureKind
@@ -144,7 +169,9 @@ class ForkResult:
     """What a lease brought. Sent until acknowledged; the tracker counts it at most once.
 
     ``throughput`` is measured steps/s without warm-up (0: not measured); ``nominal_rate`` the emulated rate, if any.
-    ``trained_s`` is the time from the first to the last step.
+    ``trained_s`` is the time from the first to the last step. Of a gang, ``throughput`` is the rank's own: samples over
+    the time that it computed, in batches of the job's ``batch_size``; ``update_s`` and ``exchange_s`` are the mean time
+    of an update and the part of it that the slowest rank spent in exchanging gradients.
     """
 
     kind: LeaseKind
@@ -163,6 +190,8 @@ class ForkResult:
     throughput: Annotated[float, Meta(ge=0)] = 0.0
     nominal_rate: Annotated[float, Meta(ge=0)] = 0.0
     trained_s: Seconds = 0.0
+    update_s: Seconds = 0.0
+    exchange_s: Seconds = 0.0
     reason: StopReason = "done"
     failure: Failure | None = None
     traceparent: Text = ""

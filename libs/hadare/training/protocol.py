@@ -15,7 +15,7 @@ import msgpack
 import msgspec
 
 from hadare.model.errors import HadareError
-from hadare.model.leases import Failure
+from hadare.model.leases import Failure, GangRank
 
 EndReason = Literal["quota", "clock", "revoked"]
 """Why a fork stopped training by itself."""
@@ -60,7 +60,8 @@ class Init:
 class Train:
     """Load ``base``, train, write the result to ``out``. Answered by ``Progress``…, ``Done``.
 
-    ``remaining_s`` counts from the receipt. With ``evaluate_base`` the base is evaluated first (``Evaluated``).
+    ``remaining_s`` counts from the receipt. With ``evaluate_base`` the base is evaluated first (``Evaluated``). With
+    ``gang`` the fork is one rank of it, ``gang_name`` tells the gang from every other, and only rank 0 writes ``out``.
     """
 
     base: str
@@ -74,6 +75,8 @@ class Train:
     evaluate_base: bool = False
     nominal_rate: float | None = None
     report_interval_s: float = 1.0
+    gang: GangRank | None = None
+    gang_name: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +129,8 @@ class Evaluated:
 class Done:
     """A command has ended well. ``sha256`` and ``bytes`` are of the file written, if any.
 
-    ``throughput`` leaves the warm-up out; ``phases_ms`` says where the time between the steps went.
+    ``throughput`` leaves the warm-up out; ``phases_ms`` says where the time between the steps went. ``update_s`` and
+    ``exchange_s`` as in ``ForkResult``.
     """
 
     steps: int = 0
@@ -134,6 +138,8 @@ class Done:
     updates: int = 0
     trained_s: float = 0.0
     throughput: float = 0.0
+    update_s: float = 0.0
+    exchange_s: float = 0.0
     loss: float | None = None
     reason: EndReason | None = None
     out: str = ""
