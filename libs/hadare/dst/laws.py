@@ -12,10 +12,11 @@ from typing import TypeVar
 
 import msgspec
 
+from hadare.dst import records
 from hadare.dst.agent import SimAgent
 from hadare.dst.weights import ForkWeights, VersionWeights, unpack
 from hadare.machines import lease_commands as do
-from hadare.model.jobs import JobProgress, JobState, Parent, VersionManifest
+from hadare.model.jobs import JobProgress, Parent, VersionManifest
 from hadare.model.leases import ForkResult, Lease
 from hadare.model.rounds import NodeLeases, RoundHead
 
@@ -83,19 +84,8 @@ class Laws:
             if (new.version, new.steps) != (-1, 0):
                 self.broken("a job begins at nothing", f"{job} appears at version {new.version}")
             return
-        if old.state.ended and new.state is not old.state:
-            self.broken("an end is final", f"{job} went from {old.state} to {new.state}")
-        for name in ("steps", "version", "closed_round", "rounds", "metrics_version", "samples", "updates"):
-            if getattr(new, name) < getattr(old, name):
-                self.broken(
-                    "progress never goes back", f"{name} of {job}: {getattr(old, name)} to {getattr(new, name)}"
-                )
-        if new.open is not None and new.open.round <= new.closed_round:
-            self.broken("a closed round stays closed", f"{job} has round {new.open.round} open again")
-        if new.version == old.version:
-            if (new.steps, new.weights) != (old.steps, old.weights):
-                self.broken("steps and version change together", f"{job} has {new.steps} steps, had {old.steps}")
-        else:
+        records.judge_progress(old, new, self.broken)
+        if new.version != old.version:
             self._version_published(old, new)
         self.on_change()
 
@@ -154,21 +144,12 @@ class Laws:
     def _head_written(self, head: RoundHead) -> None:
         old, self.head = self.head, head
         self._note(f"round {head.round} of epoch {head.epoch} {head.state}: {head.forks} forks")
-        if old is not None and (head.epoch, head.round) < (old.epoch, old.round):
-            self.broken(
-                "an old leader writes nothing", f"round {head.round}.{head.epoch} after {old.round}.{old.epoch}"
-            )
-        if old is not None and head.round < old.round:
-            self.broken("rounds only go up", f"{head.round} after {old.round}")
+        records.judge_head(old, head, self.broken)
 
     def _leases_written(self, node: str, leases: NodeLeases) -> None:
         old = self._leases.get(node)
         self._leases[node] = leases
-        if old is not None and (leases.epoch, leases.round) < (old.epoch, old.round):
-            self.broken("an old leader writes nothing", f"leases of {node}: {leases.round}.{leases.epoch}")
-        held = [device for lease in leases.leases for device in lease.devices]
-        if len(held) != len(set(held)):
-            self.broken("a device is in one lease a round", f"{node} round {leases.round}: {held}")
+        records.judge_leases(old, leases, self.broken)
 
     # --- agents ---
 
@@ -230,30 +211,13 @@ class Laws:
                 self.broken("nothing is left behind", f"{agent.node} runs {sorted(agent.trainer.forks)}")
             if agent.disk.results:
                 self.broken("nothing is left behind", f"{agent.node} keeps {sorted(agent.disk.results)}")
-        for job, progress in sorted(self.progress.items()):
-            self._judge_job(job, progress)
-        wanted = {
-            manifest.weights.name
-            for (job, version), manifest in self.manifests.items()
-            if version > self.progress[job].version - keep_versions and version <= self.progress[job].version
-        }
+        for _, progress in sorted(self.progress.items()):
+            records.judge_ended(progress, self.manifests, self.broken)
+        wanted = records.wanted_objects(self.progress, self.manifests, keep_versions)
         if lost := sorted(wanted - self._weights.keys()):
             self.broken("every version is readable", f"not there: {lost}")
         if left := sorted(self._weights.keys() - wanted):
             self.broken("nothing is left behind", f"objects of no use: {left}")
-
-    def _judge_job(self, job: str, progress: JobProgress) -> None:
-        if progress.open is not None:
-            self.broken("an end is final", f"{job} is {progress.state} with round {progress.open.round} open")
-        if progress.state is JobState.FAILED:
-            self.broken("trouble of the cluster is no failure of the job", f"{job}: {progress.reason}")
-        versions = [self.manifests.get((job, version)) for version in range(progress.version + 1)]
-        if any(manifest is None for manifest in versions):
-            self.broken("versions form one chain", f"{job} has gaps: {[m and m.version for m in versions]}")
-            return
-        total = sum(parent.steps for manifest in versions if manifest for parent in manifest.parents)
-        if total != progress.steps:
-            self.broken("steps are those of the counted forks", f"{job} has {progress.steps}, its forks {total}")
 
 
 def _decode(data: bytes, kind: type[T]) -> T:
