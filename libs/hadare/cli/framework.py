@@ -15,13 +15,24 @@ from hadare.wire import codec
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_ASKED_FOR_JSON = "hadare.json"
+
 
 class Root(click.Group):
     """The group ``hadare``. Turns every error into a message on stderr, a JSON document if asked, and an exit code."""
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        # A line that cannot be parsed never gets as far as its options, --json among them.
+        ctx.meta[_ASKED_FOR_JSON] = "--json" in args[: args.index("--") if "--" in args else None]
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
+        except click.UsageError as error:
+            if ctx.meta[_ASKED_FOR_JSON]:
+                _print_error(ExitCode.USAGE, error.format_message(), {})
+            raise
         except HadareError as error:
             code, message, details = exit_code_of(error), str(error), getattr(error, "details", {})
         except TimeoutError as error:
@@ -99,7 +110,11 @@ def _report(ctx: click.Context, code: ExitCode, message: str, details: dict[str,
     else:
         session.note(f"error: {message}")
     if session.json:
-        print(codec.dumps({"error": {"exit_code": int(code), "message": message, "details": details}}), flush=True)
+        _print_error(code, message, details)
+
+
+def _print_error(code: ExitCode, message: str, details: dict[str, Any]) -> None:
+    print(codec.dumps({"error": {"exit_code": int(code), "message": message, "details": details}}), flush=True)
 
 
 def _place(fault: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 import signal
+import sys
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -21,7 +22,7 @@ from hadare.local.demonstration import Demonstration, connected, trace_client
 from hadare.local.directory import LocalCluster, write_json
 from hadare.local.options import DemoOptions, UpOptions
 from hadare.local.report import Report
-from hadare.local.spec import ClusterSpec, cluster_from, parse_cluster
+from hadare.local.spec import ClusterSpec, cluster_from, parse_cluster, unknown_types
 from hadare.local.summary import summary
 from hadare.local.targets import demo_file
 from hadare.model.errors import HadareError
@@ -37,6 +38,8 @@ def up(options: UpOptions) -> int:
     """Brings the cluster up, as it was if the directory knows one; returns at its end, detached when it is ready."""
     directory = options.directory.resolve()
     spec = None if options.cluster is None else parse_cluster(options.cluster)
+    for line in unknown_types(spec) if spec else ():
+        print(f"note: {line}", file=sys.stderr)
     cluster = lifecycle.prepare(directory, spec, options.round_s, options.policy)
     return _up_detached(directory, cluster, options) if options.detach else _up(directory, cluster, options)
 

@@ -16,6 +16,7 @@ from msgspec import Meta
 
 from hadare.model.errors import Rejected
 from hadare.model.fields import DeviceType, NodeId
+from hadare.scheduling.devices import UNKNOWN_LIKE, canonical_type, load_specs, nearest_type
 
 _MOST_NODES = 256
 _MOST_BYTES = 1_000_000
@@ -102,6 +103,16 @@ def cluster_from(plain: Any, source: str) -> ClusterSpec:
         if name in names[:place]:
             raise Rejected(400, f"{source}: two nodes are called '{name}' - at `$.nodes[{place}].name`")
     return spec
+
+
+def unknown_types(spec: ClusterSpec) -> tuple[str, ...]:
+    """A line on each emulated type whose speed and memory are not known; it may be meant, or a slip."""
+    named = {group.type for node in spec.nodes for group in node.devices}
+    return tuple(
+        f"no figures are known of a {name}: it counts as a {UNKNOWN_LIKE}{nearest_type(name)}"
+        for name in sorted(named)
+        if canonical_type(name) not in load_specs()
+    )
 
 
 def _known_fields(plain: Any, source: str) -> None:

@@ -8,6 +8,7 @@ first guess, and measurements replace it.
 from __future__ import annotations
 
 import csv
+import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -63,6 +64,13 @@ def canonical_type(name: str) -> str:
         if folded.startswith(alias) and _FORM.fullmatch(folded[len(alias) :]):
             return aliases[alias]
     return _OUTSIDE_A_NAME.sub("-", name).strip("-_")[:_LONGEST_NAME] or "unknown"
+
+
+def nearest_type(name: str) -> str:
+    """``; did you mean X?``, or nothing if no known type is written much like it."""
+    names = {known.lower(): known for known in load_specs()}
+    near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.6)
+    return f"; did you mean {names[near[0]]}?" if near else ""
 
 
 def spec_of(device_type: str) -> DeviceSpec:

@@ -422,3 +422,10 @@ def test_a_job_file_may_be_json(cli: Cli) -> None:
 
 def test_the_job_file_of_these_tests_is_right(cli: Cli) -> None:
     assert cli("submit", cli.file(JOB)).exit_code == 0
+
+
+@pytest.mark.parametrize("line", [("jobs", "--state", "done"), ("jobs", "--stat"), ("job",), ("joobs",)])
+def test_a_line_that_cannot_be_parsed_is_one_json_document_too(cli: Cli, line: tuple[str, ...]) -> None:
+    error = cli.json(*line, code=2)["error"]
+    assert error["exit_code"] == 2
+    assert error["message"]

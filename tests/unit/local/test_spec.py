@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from hadare.local.spec import cluster_from, default_cluster, parse_cluster
+from hadare.local.spec import cluster_from, default_cluster, parse_cluster, unknown_types
 from hadare.model.errors import Rejected
 
 
@@ -93,3 +93,11 @@ def test_broken_yaml_is_refused(tmp_path: Path) -> None:
     file.write_text("nodes: [")
     with pytest.raises(Rejected, match="no valid YAML"):
         parse_cluster(str(file))
+
+
+def test_a_type_without_figures_is_told_with_the_nearest_known_one() -> None:
+    spec = parse_cluster("1x1:V10O,1x1:Tesla-T4,1x1:Abacus")
+    assert unknown_types(spec) == (
+        "no figures are known of a Abacus: it counts as a T4",
+        "no figures are known of a V10O: it counts as a T4; did you mean V100?",
+    )
