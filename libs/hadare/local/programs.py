@@ -13,6 +13,12 @@ from hadare.runtime.embedded import EmbeddedNats
 
 CONTROL_SERVICES = ("gateway", "pricing", "allocator", "jobtracker")
 
+PASSED_ON = (
+    *("HADARE_WEIGHTS_URL", "HADARE_BANDWIDTH_MB_S", "HADARE_CAPACITY_GB", "HADARE_PYTHON", "HADARE_LOG_LEVEL"),
+    *("HADARE_KEEP_ROUNDS", "HADARE_KEEP_VERSIONS", "HADARE_KEEP_CODE_S", "HADARE_UTILITY"),
+)
+"""What an operator may set for all programs of a local cluster; the rest of its environment is its own."""
+
 _AGENTS_STAGE, _SERVICES_STAGE, _BUS_STAGE = 0, 1, 2
 _AGENT_GRACE_S = 25.0
 """Longer than an agent's own time limit, within which its forks hand back what they have."""
@@ -25,7 +31,7 @@ def spans_directory(directory: Path) -> Path:
 
 def programs(cluster: LocalCluster, directory: Path) -> list[Program]:
     """The bus first, then the control services, then a node agent for each node. Writes the bus' configuration."""
-    common = {
+    common = {name: os.environ[name] for name in PASSED_ON if name in os.environ} | {
         "HADARE_NATS_URL": cluster.nats_url,
         "HADARE_PREFIX": cluster.prefix,
         "HADARE_OTLP_ENDPOINT": os.environ.get("HADARE_OTLP_ENDPOINT", f"file:{spans_directory(directory)}"),

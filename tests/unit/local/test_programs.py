@@ -63,3 +63,15 @@ def test_every_file_lies_in_the_directory_of_the_cluster(found: dict[str, Progra
     assert config.load(NodeAgentConfig, found["a"].env).directory().is_relative_to(tmp_path)
     for program in found.values():
         assert program.env.get("TMPDIR", str(tmp_path)).startswith(str(tmp_path))
+
+
+def test_settings_of_an_operator_reach_every_program_that_has_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HADARE_WEIGHTS_URL", "file:///shared/hadare")
+    monkeypatch.setenv("HADARE_KEEP_ROUNDS", "7")
+    monkeypatch.setenv("HADARE_NATS_URL", "nats://elsewhere:4222")
+    started = {p.name: p.env for p in programs(LocalCluster(port=4321, spec=SPEC), tmp_path)}
+    assert started["a"]["HADARE_WEIGHTS_URL"] == started["gateway"]["HADARE_WEIGHTS_URL"] == "file:///shared/hadare"
+    assert config.load(AllocatorConfig, started["allocator"]).keep_rounds == 7
+    assert started["a"]["HADARE_NATS_URL"] == "nats://127.0.0.1:4321"
