@@ -51,9 +51,9 @@ _HOUR_S = 3600.0
 @click.option("--events", type=click.Path(path_type=Path), help="CSV at_s,node,what: fail, recover, drain, undrain.")
 @click.option(
     "--utility",
-    default="throughput",
+    default=None,
     type=click.Choice(["throughput", "least_remaining_work", "completion_times", "makespan", "finish_time_fairness"]),
-    help="Of all jobs.",
+    help="Of all jobs; default: the policy's own.",
 )
 @click.option(
     "--hold",
@@ -125,7 +125,7 @@ def _settings(options: dict[str, object], events: Path | None) -> Settings:
         noise=float(str(options["noise"])),
         seed=int(str(options["seed"])),
         hold=int(str(options["hold"])),
-        utility=str(options["utility"]),
+        utility=None if options["utility"] is None else str(options["utility"]),
         costs=costs,
         events=read_schedule(events) if events else (),
     )

@@ -10,6 +10,7 @@ from hadare.model.devices import NodeInventory, NodeState, NodeStatus
 from hadare.model.jobs import Desired, JobProgress, JobRecord, JobSpec, JobState, Measured
 from hadare.model.plans import Gang, JobView, NodeView
 from hadare.scheduling.throughput import estimate, workload_key
+from hadare.scheduling.utility import DEFAULT
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,7 @@ class ClusterView:
         self.progress: dict[str, JobProgress] = {}
         self._views: dict[str, _Seen] = {}
         self._keys: dict[str, tuple[JobSpec, str]] = {}
+        self._utility = DEFAULT
 
     def active(self) -> list[str]:
         """Jobs that have not ended and are not to end, by id."""
@@ -73,23 +75,29 @@ class ClusterView:
             views.append(NodeView(node=name, state=state, devices=devices, memory_gb=memory, labels=inventory.labels))
         return tuple(views)
 
-    def jobs(self, arrivals: Mapping[str, float], placed: Mapping[str, tuple[Gang, ...]]) -> tuple[JobView, ...]:
-        """Every active job. ``arrivals`` is on the cluster clock; a job that is not in it has just arrived."""
+    def jobs(
+        self, arrivals: Mapping[str, float], placed: Mapping[str, tuple[Gang, ...]], utility: str = DEFAULT
+    ) -> tuple[JobView, ...]:
+        """Every active job. ``arrivals`` is on the cluster clock; a job that is not in it has just arrived.
+
+        ``utility`` is that of the jobs that name none: a view always names one.
+        """
         types = sorted({device.type for inventory in self.inventories.values() for device in inventory.devices})
         shared = self._shared()
         now = max(arrivals.values(), default=0.0)
         active = self.active()
-        if len(self._views) > 2 * len(active) + 100:
+        if len(self._views) > 2 * len(active) + 100 or utility != self._utility:
             self._views, self._keys = {}, {}
+        self._utility = utility
         return tuple(
             self._view(job_id, types, shared, arrivals.get(job_id, now), placed.get(job_id, ())) for job_id in active
         )
 
-    def bidders(self, arrivals: Mapping[str, float]) -> tuple[JobView, ...]:
+    def bidders(self, arrivals: Mapping[str, float], utility: str = DEFAULT) -> tuple[JobView, ...]:
         """Every active job as pricing counts it: one whose round is not closed yet wants the next round too."""
         return tuple(
             replace(view, unready="") if view.unready and self._is_in_a_round(view.job_id) else view
-            for view in self.jobs(arrivals, {})
+            for view in self.jobs(arrivals, {}, utility)
         )
 
     def placeable(self) -> bool:
@@ -155,7 +163,7 @@ class ClusterView:
             max_forks=1 if alone else spec.max_forks,
             min_fork_share=spec.min_fork_share,
             priority=spec.priority,
-            utility=spec.utility,
+            utility=spec.utility or self._utility,
             deadline_s=spec.deadline,
             constraints=spec.constraints,
             excluded=progress.excluded if progress else {},

@@ -23,6 +23,8 @@ class Phase(StrEnum):
 class RoundSettings:
     """Times in seconds. ``grace_s``: how long after a lease's end its result may come in.
 
+    ``utility``: of the jobs that name none; None: the policy's own.
+
     ``settle_s``: how long a closed round waits for versions that are still being made, before it goes on without
     those jobs. ``tidy_s``: how often past rounds are closed again in which a job is still open. ``keep_rounds``: how
     many plans are kept for users to look at. ``boundary_s``: what a round's boundary takes, by which a round may be
@@ -32,6 +34,7 @@ class RoundSettings:
     epoch: int
     round_s: float = 360.0
     policy: str = "hadare"
+    utility: str | None = None
     grace_s: float = 10.0
     settle_s: float = 30.0
     retry_s: float = 1.0

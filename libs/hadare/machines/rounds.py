@@ -29,6 +29,7 @@ from hadare.model.events import Event
 from hadare.model.leases import Lease
 from hadare.model.plans import Gang, PriceBook, RoundPlan, Snapshot
 from hadare.model.rounds import AllocatorMemory, CloseRequest, QuoteRequest, RoundHead
+from hadare.scheduling.policies import default_utility, policy_of
 
 
 class RoundMachine:
@@ -36,6 +37,7 @@ class RoundMachine:
 
     def __init__(self, settings: RoundSettings, times: NodeTimes | None = None) -> None:
         self._settings = settings
+        self._utility = settings.utility or default_utility(policy_of(settings.policy))
         self.cluster = ClusterView(settings.costs)
         self.nodes = NodeMachine(times)
         self.phase = Phase.IDLE
@@ -216,6 +218,7 @@ class RoundMachine:
                     round_s=self._settings.round_s,
                     now_s=now,
                     arrivals=arrivals,
+                    utility=self._utility,
                 )
             )
         ]
@@ -259,7 +262,7 @@ class RoundMachine:
             now_s=self.clock_s(at),
             round_s=self._settings.round_s,
             nodes=self.cluster.nodes(self.nodes.statuses),
-            jobs=self.cluster.jobs(self._memory.arrivals, self._placed),
+            jobs=self.cluster.jobs(self._memory.arrivals, self._placed, self._utility),
             prices=self._book,
         )
         return [ev.MakePlan(policy=self._settings.policy, snapshot=snapshot, memory=self._memory.memory)]

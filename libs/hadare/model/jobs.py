@@ -87,7 +87,7 @@ class JobSpec:
 
     ``batch_size`` is samples per step; ``total_steps`` the budget in steps of the whole job, summed over forks.
     ``code`` is a bundle's hash, ``start_from`` names version 0's weights, and ``start_object`` is what the gateway has
-    found under that name (users do not write it).
+    found under that name (users do not write it). A job without a ``utility`` gets the policy's own.
     """
 
     name: JobId | None = None
@@ -100,7 +100,7 @@ class JobSpec:
     max_forks: Annotated[int, Meta(ge=1, le=4096)] | None = None
     min_fork_share: Fraction = 0.0
     fork_after: Annotated[int, Meta(ge=0, le=10**6)] = 0
-    utility: Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]*$", max_length=64)] = "throughput"
+    utility: Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]*$", max_length=64)] | None = None
     priority: Annotated[float, Meta(gt=0, le=1000)] = 1.0
     deadline: Annotated[float, Meta(gt=0)] | None = None
     constraints: Constraints = field(default_factory=Constraints)

@@ -132,13 +132,17 @@ class CloseAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuoteRequest:
-    """Asks pricing for the price curves of a round. ``arrivals`` and ``now_s`` are on the cluster clock."""
+    """Asks pricing for the price curves of a round. ``arrivals`` and ``now_s`` are on the cluster clock.
+
+    ``utility`` is that of the jobs that name none: it comes with the policy, which pricing does not know.
+    """
 
     round: Count
     epoch: Count
     round_s: float
     now_s: float = 0.0
     arrivals: dict[str, float] = field(default_factory=dict)
+    utility: str = "throughput"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

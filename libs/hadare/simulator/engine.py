@@ -90,7 +90,13 @@ class Simulation:
         length = settings.length_s
         self._machine = RoundMachine(
             RoundSettings(
-                epoch=1, round_s=length, policy=policy, grace_s=settings.grace_s, settle_s=0.0, retry_s=_RETRY_S
+                epoch=1,
+                round_s=length,
+                policy=policy,
+                utility=settings.utility,
+                grace_s=settings.grace_s,
+                settle_s=0.0,
+                retry_s=_RETRY_S,
             ),
             NodeTimes(),
         )
@@ -137,7 +143,7 @@ class Simulation:
         self._now = until
 
     def _arrive(self, job: SimJob) -> None:
-        record = record_of(job, self._forking, self._settings.utility)
+        record = record_of(job, self._forking)
         progress = self._book.arrive(job)
         self._send(JobSeen(at=job.arrival_s, job_id=job.job_id, record=record))
         self._send(ProgressSeen(at=job.arrival_s, job_id=job.job_id, progress=progress))
@@ -280,7 +286,7 @@ class Simulation:
             now_s=request.now_s,
             round_s=request.round_s,
             nodes=cluster.nodes(self._machine.nodes.statuses),
-            jobs=cluster.bidders(request.arrivals),
+            jobs=cluster.bidders(request.arrivals, request.utility),
         )
         for answer in self._pricing.handle(event):
             if isinstance(answer, prices.Reply):

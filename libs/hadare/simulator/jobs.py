@@ -57,7 +57,7 @@ class SimJob:
         return self.fork_rates if forking else self.gang_rates
 
 
-def record_of(job: SimJob, forking: bool, utility: str = "throughput") -> JobRecord:
+def record_of(job: SimJob, forking: bool) -> JobRecord:
     """The job as its user would submit it: he knows which types can hold it, and how much work a sample is."""
     spec = JobSpec(
         name=job.job_id,
@@ -68,7 +68,6 @@ def record_of(job: SimJob, forking: bool, utility: str = "throughput") -> JobRec
         gang=job.gang,
         priority=job.priority,
         deadline=job.deadline_s,
-        utility=utility,
         constraints=Constraints(types=tuple(sorted(job.rates(forking)))),
     )
     return JobRecord(job_id=job.job_id, name=job.job_id, spec=spec, request_id=job.job_id, digest="0" * 64)

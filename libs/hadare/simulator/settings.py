@@ -70,6 +70,7 @@ class NodeEvent:
 class Settings:
     """``round_s`` 0: a new round whenever a job or a node comes or goes, at the latest after ``pace_s``.
 
+    ``utility``: of all jobs; None: the policy's own.
     ``oracle``: the policy knows the true rates from the start; else it starts from the formula and measures, with
     relative errors of standard deviation ``noise``. ``grace_s``: how long a closed round waits for missing forks.
     ``hold``: a plan is kept for up to so many rounds while no job is near its end, none arrives and no node changes;
@@ -83,7 +84,7 @@ class Settings:
     oracle: bool = False
     noise: float = 0.0
     seed: int = 0
-    utility: str = "throughput"
+    utility: str | None = None
     costs: Costs = field(default_factory=Costs)
     events: tuple[NodeEvent, ...] = ()
     grace_s: float = 10.0

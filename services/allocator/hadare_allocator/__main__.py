@@ -21,6 +21,7 @@ async def main(backplane: Backplane, config: AllocatorConfig) -> None:
         epoch=0,  # set when the allocator has taken over
         round_s=config.round_s,
         policy=config.policy,
+        utility=config.utility,
         grace_s=config.grace,
         settle_s=config.settle_s,
         keep_rounds=config.keep_rounds,

@@ -15,11 +15,13 @@ class AllocatorConfig(ServiceConfig):
     ``lost_s``: silence after which a node gets no forks, and after which it counts as lost. ``boundary_s``: what a
     round's boundary takes, by which a round may be worth ending early, with a job; None: a hundredth of the round, at
     least 0.25 s. ``restart_s``: what a cold start of a fork costs; ``transfer_mb_s``: how fast weights travel between a
-    node and the store (MB/s). Both weigh in where a job is placed.
+    node and the store (MB/s). Both weigh in where a job is placed. ``utility``: of the jobs that name none; None: the
+    policy's own.
     """
 
     round_s: float = 360.0
     policy: str = "hadare"
+    utility: str | None = None
     grace_s: float | None = None
     settle_s: float = 30.0
     suspect_s: float = 4.0

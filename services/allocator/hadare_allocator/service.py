@@ -53,6 +53,7 @@ from hadare.runtime.owned import OwnTable
 from hadare.runtime.shell import Historian, follow, stored
 from hadare.runtime.telemetry import span
 from hadare.scheduling.policies import policy_of
+from hadare.scheduling.utility import utility_of
 from hadare.wire import subjects
 from hadare_allocator.tracing import RoundTrace
 
@@ -95,7 +96,9 @@ class Allocator:
 
     async def run(self) -> None:
         """Stands by, leads, and runs until cancelled. Raises ``Broken`` if another allocator has taken over."""
-        policy_of(self._settings.policy)  # an unknown policy is refused before anything is touched
+        policy_of(self._settings.policy)  # what is unknown is refused before anything is touched
+        if self._settings.utility is not None:
+            utility_of(self._settings.utility)
         serving = await self._bus.serve(IDENTITY, [])  # nobody asks it anything; discovery and health find it
         try:
             epoch = await self._leadership.acquire()

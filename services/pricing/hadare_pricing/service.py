@@ -91,7 +91,7 @@ class Pricing:
             now_s=request.now_s,
             round_s=request.round_s,
             nodes=self._cluster.nodes(self._states),
-            jobs=self._cluster.bidders(request.arrivals),
+            jobs=self._cluster.bidders(request.arrivals, request.utility),
             horizon=self._horizon,
         )
         book = await self._perform(self._machine.handle(event))

@@ -47,6 +47,14 @@ def test_a_job_that_cannot_be_placed_says_why(progress: dict[str, Any], why: str
     assert why in view(a_cluster(**progress)).unready
 
 
+def test_a_job_that_names_no_utility_gets_the_one_that_is_asked_for_and_else_its_own() -> None:
+    cluster = a_cluster("job-a", "job-b")
+    cluster.records["job-b"] = a_job("job-b", utility="makespan")
+    utilities = [job.utility for job in cluster.jobs({}, {}, "completion_times")]
+    assert utilities == ["completion_times", "makespan"]
+    assert [job.utility for job in cluster.bidders({})] == ["throughput", "makespan"]
+
+
 def test_a_job_in_an_open_round_still_bids_for_the_next_one() -> None:
     (bidder,) = a_cluster(open=IN_A_ROUND).bidders({"job-a": 0.0})
     assert bidder.unready == ""

@@ -400,6 +400,25 @@ def test_a_closed_round_is_not_taken_up_again(world: World) -> None:
     assert restarted.phase is Phase.IDLE
 
 
+@pytest.mark.parametrize(
+    ("settings", "wanted"),
+    [
+        ({"policy": "hadare"}, "throughput"),
+        ({"policy": "hadar"}, "completion_times"),
+        ({"policy": "hadar", "utility": "makespan"}, "makespan"),
+    ],
+)
+def test_jobs_that_name_no_utility_are_priced_and_planned_by_the_policys_or_the_operators(
+    settings: dict[str, str], wanted: str
+) -> None:
+    world = World(RoundMachine(RoundSettings(epoch=1, **settings)))
+    world.node()
+    world.job()
+    world.progress()
+    assert world.begin().request.utility == wanted
+    assert [job.utility for job in world.quote().snapshot.jobs] == [wanted]
+
+
 def test_a_memory_of_another_policy_is_not_used(world: World) -> None:
     world.begin()
     stored = world.place(world.quote())

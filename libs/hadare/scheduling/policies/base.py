@@ -11,6 +11,7 @@ import numpy as np
 from hadare.model.errors import Rejected
 from hadare.model.plans import JobView, RoundPlan, Snapshot
 from hadare.scheduling.eligibility import Cells, Floats, JobTable, placeable
+from hadare.scheduling.utility import DEFAULT
 
 ENTRY_POINT_GROUP = "hadare.policies"
 """Third parties publish a ``Policy`` instance under this group; whoever starts a process loads and registers it."""
@@ -29,7 +30,10 @@ _WAITED, _CREDIT, _AHEAD = "waited", "credit", "ahead"
 
 
 class Policy(Protocol):
-    """Decides a round. Keeps nothing: the same snapshot and memory give the same plan."""
+    """Decides a round. Keeps nothing: the same snapshot and memory give the same plan.
+
+    It may have a ``default_utility``, the name of the utility of jobs that name none; else that is ``throughput``.
+    """
 
     @property
     def name(self) -> str: ...
@@ -51,6 +55,11 @@ def policy_of(name: str) -> Policy:
         return _REGISTRY[name]
     except KeyError:
         raise Rejected(400, f"unknown policy '{name}': known are {', '.join(policy_names())}") from None
+
+
+def default_utility(policy: Policy) -> str:
+    """The utility of a job that names none, under this policy: a view of a job always names one."""
+    return str(getattr(policy, "default_utility", DEFAULT))
 
 
 def policy_names() -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -40,6 +41,9 @@ class Hadar:
     patience: int = PATIENCE_ROUNDS
     fill: bool = False
     utility: str | None = None
+
+    default_utility: ClassVar[str] = "completion_times"
+    """Normalised speed, the paper's, lets short jobs wait as long as long ones: 4 times the mean completion time."""
 
     def plan(self, snapshot: Snapshot, memory: Memory) -> tuple[RoundPlan, Memory]:
         # 1. what there is, what it costs, and what each job could make of it
