@@ -34,7 +34,8 @@ class Outcome:
     """What a process brought of a lease. ``path`` is the local file with the weights, if there are any.
 
     ``trained_s`` is the time from the first to the last step, ``idle_s`` the time from the last step until now;
-    ``phases_ms`` says where the time beside the steps went.
+    ``phases_ms`` says where the time beside the steps went. ``update_s`` and ``exchange_s`` of a gang as in
+    ``ForkResult``.
     """
 
     reason: StopReason
@@ -48,6 +49,8 @@ class Outcome:
     nominal_rate: float = 0.0
     trained_s: float = 0.0
     idle_s: float = 0.0
+    update_s: float = 0.0
+    exchange_s: float = 0.0
     phases_ms: dict[str, float] = field(default_factory=dict)
 
 

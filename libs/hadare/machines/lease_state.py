@@ -204,6 +204,8 @@ def result_of(run: Run, reason: StopReason, fault: Failure | None, obj: ObjectRe
         throughput=got.throughput,
         nominal_rate=got.nominal_rate,
         trained_s=got.trained_s,
+        update_s=got.update_s,
+        exchange_s=got.exchange_s,
         reason=reason,
         failure=None if fault is None else clipped(fault),
     )
