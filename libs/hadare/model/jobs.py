@@ -86,6 +86,7 @@ class JobSpec:
     """The job file (YAML or the API's ``spec``). Immutable once accepted.
 
     ``batch_size`` is samples per step; ``total_steps`` the budget in steps of the whole job, summed over forks.
+    ``mode``: whether the devices that a job gets in a round train forks that are averaged, or one gang in lockstep.
     ``code`` is a bundle's hash, ``start_from`` names version 0's weights, and ``start_object`` is what the gateway has
     found under that name (users do not write it). A job without a ``utility`` gets the policy's own.
     """
@@ -96,7 +97,7 @@ class JobSpec:
     total_steps: Annotated[int, Meta(ge=1, le=10**12)]
     batch_size: Annotated[int, Meta(ge=1, le=10**7)]
     gang: Annotated[int, Meta(ge=1, le=4096)] = 1
-    mode: Literal["forks"] = "forks"
+    mode: Literal["forks", "gang", "auto"] = "forks"
     max_forks: Annotated[int, Meta(ge=1, le=4096)] | None = None
     min_fork_share: Fraction = 0.0
     fork_after: Annotated[int, Meta(ge=0, le=10**6)] = 0
@@ -181,8 +182,29 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GangTimes:
+    """Smoothed seconds of a gang's update, and of the part of it that goes into exchanging gradients."""
+
+    update_s: Seconds
+    exchange_s: Seconds
+    count: Count
+
+
+GangSpan = Literal["packed", "spread"]
+"""On one node, or over several: gradients travel otherwise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankPlace:
+    """Where a gang's rank is."""
+
+    node: NodeId
+    device_type: DeviceType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerEntry:
-    """One fork that the open round expects, and what it brought.
+    """One fork that the open round expects, and what it brought. A gang's ranks 1, 2, … are in ``others``.
 
     ``received``: its result is on record and takes part in the consolidation; ``missing``: it counts nothing.
     """
@@ -199,6 +221,7 @@ class LedgerEntry:
     samples: Count = 0
     updates: Count = 0
     object: ObjectRef | None = None
+    others: Annotated[tuple[RankPlace, ...], Meta(max_length=4096)] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,7 +246,7 @@ class JobProgress:
     ``metrics`` are those of ``metrics_version``'s weights. ``throughput`` is keyed by device type.
     ``excluded`` maps a node to why this job cannot run there, ``excluded_types`` a device type.
     ``round_steps``: what the last closed round brought.
-    ``barren``: rounds in a row that brought nothing.
+    ``barren``: rounds in a row that brought nothing. ``gang_times``: what its gangs have measured.
     ``path``: how far the averaged model has travelled, in steps (``forking.schedule``).
     """
 
@@ -247,6 +270,7 @@ class JobProgress:
     barren: Count = 0
     failures: Count = 0
     throughput: dict[str, Measured] = field(default_factory=dict)
+    gang_times: dict[GangSpan, GangTimes] = field(default_factory=dict)
     excluded: dict[str, str] = field(default_factory=dict)
     excluded_types: dict[str, str] = field(default_factory=dict)
     open: OpenRound | None = None

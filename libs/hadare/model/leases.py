@@ -107,10 +107,16 @@ class LeaseAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Revoke:
-    """End every lease of the job on this node; answered once its devices are proven free."""
+    """End every lease of the job on this node, or of those only ``leases``, by their names; answered once the devices
+    are proven free.
+
+    An order about leases is the allocator's, and fenced by its ``epoch`` as they are.
+    """
 
     job_id: JobId
     reason: Text = ""
+    leases: Annotated[tuple[Text, ...], Meta(max_length=4096)] = ()
+    epoch: Count = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

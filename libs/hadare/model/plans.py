@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from hadare.model.devices import NodeState
 from hadare.model.fields import Count, DeviceType, Fraction, JobId, NodeId, Positive, Seconds, Text
-from hadare.model.jobs import Constraints
+from hadare.model.jobs import Constraints, GangSpan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,8 @@ class JobView:
 
     ``excluded`` maps a node to the reason why the job cannot run there, ``excluded_types`` a device type;
     ``unready`` says why the job cannot be placed at all in this round (paused, no model yet, …). ``fork_gain``
-    holds g(1), g(2), … relative to the best fork alone; empty means the paper's Σx/max x.
+    holds g(1), g(2), … relative to the best fork alone; empty means the paper's Σx/max x. ``no_gang`` says why its
+    devices cannot train in lockstep; ``exchange_s`` how long an exchange of gradients takes, where it was measured.
     """
 
     job_id: JobId
@@ -86,6 +87,11 @@ class JobView:
     total_steps: Positive
     throughput: dict[str, Throughput]
     gang: Positive = 1
+    batch_size: Positive = 1
+    mode: Literal["forks", "gang", "auto"] = "forks"
+    no_gang: Text = ""
+    weights_bytes: Count = 0
+    exchange_s: dict[GangSpan, float] = field(default_factory=dict)
     max_forks: Positive | None = None
     min_fork_share: Fraction = 0.0
     spread_factor: Fraction = 1.0
@@ -121,7 +127,8 @@ class ForkPlan:
     """One fork: its gang, its quota in steps, what it pays and what it is worth.
 
     ``rate`` is the expected steps/s of the fork. ``filled``: placed by the work-conserving second pass,
-    at the reserve price, exempt from payoff > 0.
+    at the reserve price, exempt from payoff > 0. ``batch_shares``: samples of one update for each device, in the order
+    of the gang's members; none: by the speeds that are known when it is bound.
     """
 
     job_id: JobId
@@ -149,7 +156,10 @@ ReasonCode = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """Why a job was placed or not: code, its position in the order, who blocks it, and what would change that."""
+    """Why a job was placed or not: code, its position in the order, who blocks it, and what would change that.
+
+    ``mode``: ``forks: why`` or ``gang: why``, of jobs that ask for a mode other than forks.
+    """
 
     job_id: JobId
     code: ReasonCode
@@ -159,6 +169,7 @@ class Decision:
     remedy: Text = ""
     price: float = 0.0
     payoff: float = 0.0
+    mode: Text = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

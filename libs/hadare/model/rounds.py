@@ -82,11 +82,12 @@ class Leader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOpening:
-    """What the allocator is about to lease for one job."""
+    """What the allocator is about to lease for one job. ``mode`` as in ``Decision``, or empty."""
 
     job_id: JobId
     base_version: Count
     forks: Annotated[tuple[LedgerEntry, ...], Meta(max_length=8192)]
+    mode: Text = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
