@@ -69,10 +69,12 @@ class Bench:
         self.give(ev.LeaseArrived(at=at, ticket=self._tickets, lease=lease))
         return self.only(do.AnswerLease).answer
 
-    def revoke(self, job: str = "apple", at: float = 0.0) -> Revoked | None:
+    def revoke(
+        self, job: str = "apple", at: float = 0.0, *, leases: tuple[str, ...] = (), epoch: int = 1
+    ) -> Revoked | None:
         """The answer, if it comes at once."""
         self._tickets += 1
-        self.give(ev.RevokeArrived(at=at, ticket=self._tickets, job_id=job))
+        self.give(ev.RevokeArrived(at=at, ticket=self._tickets, job_id=job, leases=leases, epoch=epoch))
         return self.only(do.AnswerRevoke).answer if self.some(do.AnswerRevoke) else None
 
     def fetched(self, lease: Lease, at: float = 0.0) -> None:

@@ -124,7 +124,11 @@ class SimAgent:
 
     async def _on_revoke(self, revoke: Revoke) -> Revoked:
         answer: Revoked = await self._questions.put(
-            lambda ticket: self.feed(ev.RevokeArrived(at=_now(), ticket=ticket, job_id=revoke.job_id))
+            lambda ticket: self.feed(
+                ev.RevokeArrived(
+                    at=_now(), ticket=ticket, job_id=revoke.job_id, leases=revoke.leases, epoch=revoke.epoch
+                )
+            )
         )
         return answer
 

@@ -12,17 +12,22 @@ from hadare.model.leases import Lease
 class Devices:
     """A node's devices with their health; an unfit one stays in the inventory, with the reason."""
 
-    def __init__(self, devices: Iterable[Device], max_gang: int) -> None:
+    def __init__(self, devices: Iterable[Device], max_devices: int) -> None:
         self._devices = {device.index: device for device in devices}
-        self._max_gang = max_gang
+        self._max_devices = max_devices
 
     def all(self) -> tuple[Device, ...]:
         return tuple(self._devices[index] for index in sorted(self._devices))
 
     def fault(self, lease: Lease) -> str:
         """Why the lease cannot have its devices, whoever else wants them, or ''."""
-        if len(lease.devices) > self._max_gang:
-            return f"a fork has at most {self._max_gang} devices here, not {len(lease.devices)}"
+        if len(lease.devices) > self._max_devices:
+            return f"a lease has at most {self._max_devices} devices here, not {len(lease.devices)}"
+        gang = lease.gang
+        if gang is not None and (len(lease.devices), gang.rank) != (1, lease.key.rank):
+            return f"rank {lease.key.rank} of a gang has one device and is rank {gang.rank} in its gang"
+        if gang is not None and gang.rank >= gang.world:
+            return f"there is no rank {gang.rank} in a gang of {gang.world}"
         if len(set(lease.devices)) != len(lease.devices):
             return "a device is named twice"
         return next((fault for index in lease.devices if (fault := self._fault(index, lease.device_type))), "")

@@ -65,10 +65,14 @@ class LeaseArrived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RevokeArrived:
+    """``leases`` and ``epoch`` as in ``Revoke``."""
+
     at: float
     ticket: int
     job_id: str
     reason: str = ""
+    leases: tuple[LeaseId, ...] = ()
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

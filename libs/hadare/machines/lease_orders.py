@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hadare.machines.belongings import SENT_WEIGHTS
 from hadare.machines.lease_commands import AnswerRevoke, Command, Fetch
-from hadare.machines.lease_events import ProcessId
+from hadare.machines.lease_events import LeaseId, ProcessId
 from hadare.model.leases import Lease, Revoked
 
 Order = tuple[int, int]
@@ -48,6 +48,7 @@ class Fences:
         self._epochs: dict[str, int] = {}
         self._newest: Order = _NONE_SEEN
         self._revoked: dict[str, Order] = {}
+        self._revoked_leases: dict[LeaseId, None] = {}
 
     def refusal(self, lease: Lease) -> str:
         """Why the lease is from the past, or ''. Remembers what it sees."""
@@ -55,6 +56,8 @@ class Fences:
         newest = self._epochs.get(issuer, 0)
         if lease.epoch < newest:
             return f"epoch {lease.epoch} is over: the {issuer} is at epoch {newest}"
+        if str(lease.key) in self._revoked_leases:
+            return f"lease {lease.key} has been revoked"
         self._epochs[issuer] = lease.epoch
         return self._round_refusal(lease) if lease.kind == "train" else ""
 
@@ -64,6 +67,16 @@ class Fences:
         self._revoked[job_id] = self._newest
         if len(self._revoked) > _MAX_REVOKED:
             del self._revoked[next(iter(self._revoked))]
+
+    def revoke_leases(self, epoch: int, leases: Iterable[LeaseId]) -> bool:
+        """The same for single leases; false, and nothing is remembered, if the order is an older allocator's."""
+        if epoch < self._epochs.get("allocator", 0):
+            return False
+        self._epochs["allocator"] = epoch
+        self._revoked_leases |= dict.fromkeys(leases)
+        for lease in list(self._revoked_leases)[:-_MAX_REVOKED]:
+            del self._revoked_leases[lease]
+        return True
 
     def _round_refusal(self, lease: Lease) -> str:
         order = order_of(lease)

@@ -59,6 +59,7 @@ class LeaseLimits:
     A fork that is told to stop has ``stop_grace_s``, or ``stop_grace_part`` of its lease if that is longer, until it is
     killed: saving a large model takes its time. ``hand_back_s`` runs from the moment a fork says that it hands back,
     ``revoke_grace_s`` from a revocation. A warm process that has waited ``idle_rounds`` lease durations is ended.
+    ``max_devices``: of one process; a gang has a lease, and so a process, for each rank.
     ``farewell_s`` is how long an agent that stops goes on delivering once everything has stopped.
     """
 
@@ -73,7 +74,7 @@ class LeaseLimits:
     report_every_s: float = 1.0
     retry_s: float = 0.5
     retry_max_s: float = 10.0
-    max_gang: int = 1024
+    max_devices: int = 1024
     max_open: int = 1024
     max_kept: int = 1024
 
@@ -164,13 +165,14 @@ class Process:
 
 def same_work(one: Lease, other: Lease) -> bool:
     """Whether two leases of one name mean the same; a resent one may carry other clocks and another trace."""
-    return (one.node, one.spec, one.devices, one.device_type, one.base, one.base_version) == (
+    return (one.node, one.spec, one.devices, one.device_type, one.base, one.base_version, one.gang) == (
         other.node,
         other.spec,
         other.devices,
         other.device_type,
         other.base,
         other.base_version,
+        other.gang,
     )
 
 

@@ -66,9 +66,9 @@ class NodeAgentConfig(ServiceConfig):
         return self.work_dir or Path("agents") / self.node
 
     def limits(self) -> LeaseLimits:
-        """One device a fork: gangs come with a later form of the trainer."""
+        """A process has one device: a gang has a lease for every rank."""
         return LeaseLimits(
-            cpu_slots=self.cpu_slots, start_limit_s=self.start_limit_s, stop_grace_s=self.stop_grace_s, max_gang=1
+            cpu_slots=self.cpu_slots, start_limit_s=self.start_limit_s, stop_grace_s=self.stop_grace_s, max_devices=1
         )
 
     def device_groups(self) -> tuple[DeviceGroup, ...] | None:

@@ -179,7 +179,14 @@ class NodeAgent:
     async def _on_revoke(self, revoke: Revoke) -> Revoked:
         def ask(ticket: int) -> None:
             self._inbox.put_nowait(
-                ev.RevokeArrived(at=_now(), ticket=ticket, job_id=revoke.job_id, reason=revoke.reason)
+                ev.RevokeArrived(
+                    at=_now(),
+                    ticket=ticket,
+                    job_id=revoke.job_id,
+                    reason=revoke.reason,
+                    leases=revoke.leases,
+                    epoch=revoke.epoch,
+                )
             )
 
         answer: Revoked = await self._questions.put(ask)

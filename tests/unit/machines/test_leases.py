@@ -351,7 +351,7 @@ def test_more_open_leases_than_allowed_are_refused() -> None:
 
 
 def test_a_gang_that_is_larger_than_a_fork_may_be_is_refused() -> None:
-    bench = Bench(limits=LeaseLimits(max_gang=1))
+    bench = Bench(limits=LeaseLimits(max_devices=1))
     assert "at most 1 devices" in bench.lease(a_lease(devices=(0, 1))).reason
 
 
