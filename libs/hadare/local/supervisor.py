@@ -29,12 +29,25 @@ _SPANS_BYTES = 200_000_000
 
 
 class Supervisor:
-    """Runs programs, starts again what dies (with back-off), and writes who lives to ``processes.json``."""
+    """Runs programs, starts again what dies (with back-off), and writes who lives to ``processes.json``.
 
-    def __init__(self, directory: Path, wanted: Sequence[Program], say: Callable[[str], None]) -> None:
+    ``told`` hears of every start (the process id) and every end (None) of a program.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        wanted: Sequence[Program],
+        say: Callable[[str], None],
+        *,
+        longest_pause_s: float = _LONGEST_PAUSE_S,
+        told: Callable[[str, int | None], None] = lambda _name, _pid: None,
+    ) -> None:
         self._directory = directory
         self._wanted = tuple(wanted)
         self._say = say
+        self._longest_pause_s = longest_pause_s
+        self._told = told
         self._ending = asyncio.Event()
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._restarts: dict[str, int] = {}
@@ -89,9 +102,11 @@ class Supervisor:
             started = time.monotonic()
             process = processes.start(program, self._directory)
             self._running[program.name] = process
+            self._told(program.name, process.pid)
             self._write_state()
             status = await processes.exited(process)
             del self._running[program.name]
+            self._told(program.name, None)
             if self._ending.is_set():
                 return
             lived = time.monotonic() - started
@@ -101,7 +116,7 @@ class Supervisor:
             self._restarts[program.name] = self._restarts.get(program.name, 0) + 1
             self._write_state()
             await self._pause(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE_S)
+            pause = min(2 * pause, self._longest_pause_s)
 
     async def _pause(self, seconds: float) -> None:
         try:

@@ -115,3 +115,17 @@ async def test_a_first_program_that_never_listens_is_a_broken_start(
     with pytest.raises(Broken, match="bus does not listen on port 1"):
         await supervisor.run(asyncio.Event(), port=1)
     assert processes.marked(tmp_path) == []
+
+
+async def test_every_start_and_every_end_is_told(tmp_path: Path) -> None:
+    told: list[tuple[str, int | None]] = []
+    stop = asyncio.Event()
+    supervisor = Supervisor(tmp_path, [a_program("a")], print, told=lambda name, pid: told.append((name, pid)))
+    task = asyncio.create_task(supervisor.run(stop))
+    first = await pid_of(tmp_path, "a")
+    psutil.Process(first).kill()
+    await until(lambda: len(told) == 3)
+    stop.set()
+    await task
+    assert told == [("a", first), ("a", None), ("a", told[2][1]), ("a", None)]
+    assert told[2][1] not in (None, first)
