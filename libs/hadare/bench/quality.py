@@ -8,15 +8,32 @@ from __future__ import annotations
 import statistics
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Literal
+from typing import Literal, ParamSpec, TypeVar
 
 import torch
 
-from hadare.bench.quality_runs import TOGETHER, Case, Curve, Merge, Point, alone, forked, guarded, with_outer
-from hadare.forking.outer import DILOCO, Outer
+from hadare.bench.quality_runs import (
+    TOGETHER,
+    Case,
+    Curve,
+    Merge,
+    Point,
+    alone,
+    better_of_both,
+    forked,
+    guarded,
+    with_outer,
+)
+from hadare.forking.outer import DILOCO, outer_of
+from hadare.model.jobs import ConsolidationSpec
 from hadare.training.task import load_task_class
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _HERE = "hadare.training.workloads."
 FULL: Mapping[str, Case] = {
@@ -37,10 +54,18 @@ _RATES = (0.5, 1.0, 2.0)
 # Seeds that learning rates are chosen by; results are of others.
 _TUNING_SEED = 1000
 
-ONE, ONE_EMA, FORKS, NESTEROV, GUARD, GANG = (
-    *("one worker", "one worker, EMA", "forks, average", "forks, Nesterov 0.7/0.5", "forks, guard", "balanced gang"),
-)
-_MERGES: Mapping[str, Merge] = {FORKS: with_outer(Outer()), NESTEROV: with_outer(DILOCO), GUARD: guarded}
+ONE, ONE_EMA, GANG = "one worker", "one worker, EMA", "balanced gang"
+FORKS, NESTEROV, GUARD = "forks, average", "forks, Nesterov 0.7/0.5", "forks, guard"
+DEFAULT, AUTO_METHOD = "default", "method auto"
+SETTINGS = (ONE, ONE_EMA, GANG, FORKS, DEFAULT, NESTEROV, GUARD, AUTO_METHOD)
+# Runs of forks, and the settings that are read off each: the versions themselves, or what `--best` hands out.
+_HALF_LIFE = ConsolidationSpec().ema_half_life
+_RUNS: Mapping[tuple[str | None, str | None], Merge] = {
+    (FORKS, DEFAULT): with_outer(outer_of(ConsolidationSpec()), _HALF_LIFE),
+    (NESTEROV, None): with_outer(DILOCO),
+    (GUARD, None): guarded,
+    (None, AUTO_METHOD): with_outer(outer_of(ConsolidationSpec(method="auto")), _HALF_LIFE),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,22 +105,54 @@ class Quality:
 
 
 def measure(
-    names: Iterable[str], *, quick: bool = False, seeds: int | None = None, said: Callable[[str], None] = lambda _: None
+    names: Iterable[str],
+    *,
+    quick: bool = False,
+    seeds: int = 3,
+    tuned: bool | None = None,
+    workers: int = 1,
+    said: Callable[[str], None] = lambda _: None,
 ) -> Quality:
-    """All settings on the named workloads. In full (about 45 minutes) also with a tuned learning rate."""
-    torch.set_num_threads(1)
+    """All settings on the named workloads; ``tuned`` (default: unless ``quick``) also at each one's best learning rate.
+
+    ``workers`` processes share the work, which changes nothing in what is found. Raises ``ValueError`` for none.
+    """
+    with _Here() if workers == 1 else ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        found = _measure(list(names), quick, range(seeds), (not quick) if tuned is None else tuned, pool, said)
+    return Quality(cells=tuple(found), quick=quick)
+
+
+class _Here(Executor):
+    """Does the work in this process, at once."""
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        done: Future[T] = Future()
+        done.set_result(fn(*args, **kwargs))
+        return done
+
+
+def _measure(
+    names: Sequence[str], quick: bool, seeds: range, tuned: bool, pool: Executor, said: Callable[[str], None]
+) -> list[Cell]:
+    """Everything is begun at once, the runs that others wait for first."""
+    cases = {name: _quick(name) if quick else FULL[name] for name in names}
+    shared = {name: {seed: pool.submit(curves_of, cases[name], seed) for seed in seeds} for name in names}
+    tried = {
+        name: {r: pool.submit(curves_of, replace(cases[name], rate=r), _TUNING_SEED) for r in _RATES}
+        for name in names
+        if tuned
+    }
     cells: list[Cell] = []
-    numbers = range(seeds or (3 if quick else 5))
     for name in names:
-        case = _quick(name) if quick else FULL[name]
-        curves = {seed: _curves(case, seed) for seed in numbers}
-        rows = _cells(name, case, curves, SHARED_RATE, dict.fromkeys(_settings(curves), 1.0))
-        cells.extend(rows)
-        if not quick:
-            cells.extend(_tuned(name, case, curves))
+        curves = {seed: run.result() for seed, run in shared[name].items()}
+        rows = _cells(name, cases[name], curves, SHARED_RATE, dict.fromkeys(SETTINGS, 1.0))
         for row in rows:
             said(f"{name}: {row.setting}: {row.equal_wall.text()} at equal time")
-    return Quality(cells=tuple(cells), quick=quick)
+        cells.extend(rows)
+        if tuned:
+            best = _best_rates(cases[name], {rate: run.result() for rate, run in tried[name].items()})
+            cells.extend(_tuned(name, cases[name], curves, best, pool))
+    return cells
 
 
 def _quick(name: str) -> Case:
@@ -105,19 +162,26 @@ def _quick(name: str) -> Case:
 Curves = Mapping[str, Curve]
 
 
-def _settings(curves: Mapping[int, Curves]) -> list[str]:
-    return list(next(iter(curves.values())))
-
-
-def _curves(case: Case, seed: int) -> dict[str, Curve]:
+def curves_of(case: Case, seed: int, settings: Sequence[str] = SETTINGS) -> dict[str, Curve]:
     """The curve of each setting. A balanced gang trains as one worker does, at the sum of the speeds."""
-    one, smooth = alone(case, seed)
-    gang = tuple(replace(point, time=point.time / TOGETHER) for point in one)
-    found = {ONE: one, ONE_EMA: smooth, GANG: gang}
-    for setting, merge in _MERGES.items():
-        with tempfile.TemporaryDirectory(prefix="hadare-", dir=_memory()) as folder:
-            found[setting] = forked(case, seed, Path(folder), merge)
-    return found
+    torch.set_num_threads(1)
+    found: dict[str, Curve] = {}
+    if {ONE, ONE_EMA, GANG} & {*settings}:
+        one, smooth = alone(case, seed)
+        gang = tuple(replace(point, time=point.time / TOGETHER) for point in one)
+        found |= {ONE: one, ONE_EMA: smooth, GANG: gang}
+    for (plain, best), merge in _RUNS.items():
+        if {plain, best} & {*settings}:
+            found |= _forked(case, seed, merge, plain, best)
+    return {setting: found[setting] for setting in settings}
+
+
+def _forked(case: Case, seed: int, merge: Merge, plain: str | None, best: str | None) -> dict[str, Curve]:
+    with tempfile.TemporaryDirectory(prefix="hadare-", dir=_memory()) as folder:
+        curve = forked(case, seed, Path(folder), merge)
+    better = load_task_class(case.workload).better
+    curves = {plain: curve, best: better_of_both(curve, better)}
+    return {setting: one for setting, one in curves.items() if setting is not None}
 
 
 def _memory() -> str | None:
@@ -125,19 +189,29 @@ def _memory() -> str | None:
     return "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - a private folder is made in it
 
 
-def _tuned(name: str, case: Case, shared: Mapping[int, Curves]) -> list[Cell]:
-    """Each setting at the best of three learning rates, chosen by a seed that is not reported."""
-    better = load_task_class(case.workload).better
-    tried = {rate: _curves(replace(case, rate=rate), _TUNING_SEED) for rate in _RATES}
-    sign = 1 if better == "higher" else -1
-    best = {
-        setting: max(_RATES, key=lambda rate: sign * at_time(tried[rate][setting], case.budget))
-        for setting in _settings(shared)
-    }
-    needed = {rate for rate in best.values() if rate != 1.0}
-    again = {rate: {seed: _curves(replace(case, rate=rate), seed) for seed in shared} for rate in needed}
-    again[1.0] = {seed: dict(found) for seed, found in shared.items()}
-    curves = {seed: {setting: again[rate][seed][setting] for setting, rate in best.items()} for seed in shared}
+def _best_rates(case: Case, tried: Mapping[float, Curves]) -> dict[str, float]:
+    """Of the three rates, by a seed that is not reported."""
+    sign = 1 if load_task_class(case.workload).better == "higher" else -1
+
+    def score(setting: str, rate: float) -> float:
+        return sign * at_time(tried[rate][setting], case.budget)
+
+    return {setting: max(_RATES, key=lambda rate: score(setting, rate)) for setting in SETTINGS}
+
+
+def _tuned(
+    name: str, case: Case, shared: Mapping[int, Curves], best: Mapping[str, float], pool: Executor
+) -> list[Cell]:
+    """Each setting at its best rate; only those are run again whose best is another than the workload's own."""
+    wanted = {rate: [setting for setting, own in best.items() if own == rate] for rate in set(best.values()) - {1.0}}
+    runs = [
+        (seed, pool.submit(curves_of, replace(case, rate=rate), seed, settings))
+        for rate, settings in sorted(wanted.items())
+        for seed in shared
+    ]
+    curves = {seed: dict(found) for seed, found in shared.items()}
+    for seed, run in runs:
+        curves[seed] |= run.result()
     return _cells(name, case, curves, TUNED_RATE, best)
 
 
@@ -145,7 +219,7 @@ def _cells(name: str, case: Case, curves: Mapping[int, Curves], rate: str, facto
     task = load_task_class(case.workload)
     target = statistics.mean(at_time(found[ONE], case.budget / 2) for found in curves.values())
     rows = []
-    for setting in _settings(curves):
+    for setting in SETTINGS:
         own = [found[setting] for found in curves.values()]
         reached = [time_to(curve, target, task.better) for curve in own]
         rows.append(

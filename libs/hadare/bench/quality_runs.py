@@ -7,17 +7,20 @@ of a cluster; nothing is skipped but the waiting.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import torch
 
 from hadare.forking.outer import AVERAGE, Outer, choose
 from hadare.forking.schedule import data_seed
-from hadare.model.jobs import GuardSpec
+from hadare.model.jobs import GuardSpec, HalfLife
 from hadare.training.averaging import ForkFile, Options, consolidate, consolidate_candidates
+from hadare.training.evaluation import evaluate_version
 from hadare.training.granted import Grant
 from hadare.training.trainer import Trainer
+from hadare.training.weights import EMA_PREFIX
 
 SPEEDS = (10, 6, 4, 3, 1)
 # Steps that the five do while the fastest does one.
@@ -27,11 +30,13 @@ _EMA_DECAY = 0.98
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """``metric`` of the model after ``steps`` counted steps, at ``time`` in steps of the fastest worker."""
+    """``metric`` of the model after ``steps`` counted steps, at ``time`` in steps of the fastest worker; ``smooth`` of
+    the average of versions, if one is kept."""
 
     time: float
     steps: int
     metric: float
+    smooth: float | None = None
 
 
 Curve = tuple[Point, ...]
@@ -115,16 +120,23 @@ def forked(case: Case, seed: int, folder: Path, merge: Merge) -> Curve:
         merge(base, files, folder, trainer).replace(base)
         trainer.load(base)
         done = number + 1
-        metric = trainer.evaluate()[trainer.task.metric]
-        points.append(Point(time=done * case.round_steps, steps=done * sum(quotas), metric=metric))
+        found, name = evaluate_version(trainer, base), trainer.task.metric
+        time, steps = done * case.round_steps, done * sum(quotas)
+        points.append(Point(time=time, steps=steps, metric=found[name], smooth=found.get(EMA_PREFIX + name)))
     return tuple(points)
 
 
-def with_outer(outer: Outer) -> Merge:
-    """The mean of the forks, by an outer step."""
+def better_of_both(curve: Curve, better: Literal["higher", "lower"]) -> Curve:
+    """The version or the average of versions, whichever is better: what `hadare weights export --best` hands out."""
+    best = max if better == "higher" else min
+    return tuple(replace(p, metric=p.metric if p.smooth is None else best(p.metric, p.smooth)) for p in curve)
+
+
+def with_outer(outer: Outer, half_life: HalfLife = None) -> Merge:
+    """The mean of the forks, by an outer step; with a half-life, and the average of versions beside it."""
 
     def merge(base: Path, files: Sequence[ForkFile], folder: Path, _trainer: Trainer) -> Path:
-        consolidate(base, files, folder / "next", Options(outer=outer))
+        consolidate(base, files, folder / "next", Options(outer=outer, ema_half_life=half_life))
         return folder / "next"
 
     return merge

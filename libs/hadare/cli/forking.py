@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import tempfile
 from pathlib import Path
 from types import ModuleType
@@ -59,16 +60,27 @@ def consolidate(session: Session, params: int, forks: int, turns: int, folder: P
 @click.option(
     "--workload", "only", multiple=True, metavar="NAME", help="Only these, such as digits. Default: all five."
 )
-@click.option("--seeds", type=click.IntRange(1, 100), help="Default: 5, or 3 with --quick.")
+@click.option("--seeds", type=click.IntRange(1, 100), default=3, show_default=True)
+@click.option("--tuned/--same-rate", default=None, help="Also at each setting's best rate. Default: unless --quick.")
+@click.option("--workers", type=click.IntRange(1, 256), help="Processes that share the work. Default: one a core.")
 @json_option
 @pass_session
-def quality(session: Session, quick: bool, only: tuple[str, ...], seeds: int | None) -> None:
+def quality(
+    session: Session, quick: bool, only: tuple[str, ...], seeds: int, tuned: bool | None, workers: int | None
+) -> None:
     """Measure what forking is worth: five unequal workers in virtual time, against one worker."""
     bench = _with_torch("quality")
     unknown = sorted(set(only) - set(bench.NAMES))
     if unknown:
         raise Rejected(400, f"there is no workload {unknown[0]!r}; there are {', '.join(bench.NAMES)}")
-    found = bench.measure(only or bench.NAMES, quick=quick, seeds=seeds, said=session.note)
+    found = bench.measure(
+        only or bench.NAMES,
+        quick=quick,
+        seeds=seeds,
+        tuned=tuned,
+        workers=workers or os.cpu_count() or 1,
+        said=session.note,
+    )
     session.show(codec.to_plain(found), lambda console: console.print(_table(found)))
 
 

@@ -88,6 +88,7 @@ def get(session: Session, job: str, version: int | None, output: Path | None) ->
     help="torch: as torch.load(weights_only=True) reads it.",
 )
 @click.option("--ema", is_flag=True, help="The average of the job's versions instead of the version itself.")
+@click.option("--best", is_flag=True, help="The version or the average, whichever was evaluated as better.")
 @click.option("-o", "--output", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="Where to.")
 @cluster_options
 @pass_session
@@ -97,6 +98,7 @@ def export(
     version: int | None,
     form: Literal["safetensors", "torch"],
     ema: bool,
+    best: bool,
     output: Path | None,
 ) -> None:
     """Write a version as a plain state dict: the model's tensors under the model's names, nothing else."""
@@ -108,6 +110,7 @@ def export(
         found = session.run(lambda client: client.weights_get(job, fetched, version))
         ending = "safetensors" if form == "safetensors" else "pt"
         path = output or Path(f"{found.name}-v{found.version}-state.{ending}")
+        ema = ema or (best and found.metrics.get(tools.AVERAGE_IS_BETTER, 0.0) > 0)
         tensors: int = tools.export(fetched, path, form, ema=ema)
     document = {
         **{"job_id": found.job_id, "name": found.name, "version": found.version, "steps": found.steps},
@@ -116,7 +119,8 @@ def export(
     session.show(
         document,
         lambda console: console.print(
-            f"{path}: {tensors} tensors of version {found.version} of {found.name}", highlight=False
+            f"{path}: {tensors} tensors of {'the average at ' if ema else ''}version {found.version} of {found.name}",
+            highlight=False,
         ),
     )
 

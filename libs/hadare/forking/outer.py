@@ -6,9 +6,11 @@ Measured defaults and why: docs/explanation/consolidation.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
+from hadare.forking.consolidation import path_steps
 from hadare.model.jobs import ConsolidationSpec, GuardSpec
 
 AVERAGE = "average"
@@ -19,18 +21,33 @@ FASTEST = "fastest"
 class Outer:
     """An outer step of SGD with Nesterov momentum along the mean delta d: ``b ← momentum·b + d``,
     ``θ ← θ + rate·(d + momentum·b)``. Without momentum: ``θ + rate·d``. Parameters only.
+
+    ``keeps_pace``: the rate is for forks of equal speed; with unequal ones the step is longer by as much as averaging
+    shortens the fastest fork's path, and one fork alone is the version.
     """
 
     rate: float = 1.0
     momentum: float = 0.0
+    keeps_pace: bool = False
 
     @property
     def is_average(self) -> bool:
         return self.rate == 1.0 and self.momentum == 0.0
 
+    def of_round(self, steps: Sequence[int]) -> Outer:
+        """The step to take after forks that did so many steps each."""
+        if not self.keeps_pace:
+            return self
+        if len(steps) < 2:
+            return Outer()
+        return Outer(rate=self.rate * max(steps) / path_steps(steps), momentum=self.momentum)
+
 
 # A momentum of 0.9 is best on undertrained models and ruins trained ones.
 DILOCO = Outer(rate=0.7, momentum=0.5)
+
+# In the long run a step is rate / (1 − momentum) = 1 times what the fastest fork travels.
+AUTO = Outer(rate=0.5, momentum=0.5, keeps_pace=True)
 
 # Ways to make a version that the guard compares, beside the fastest fork alone.
 CANDIDATES: Mapping[str, Outer] = {AVERAGE: Outer(), "longer": Outer(rate=1.5), "nesterov": DILOCO}
@@ -38,6 +55,8 @@ CANDIDATES: Mapping[str, Outer] = {AVERAGE: Outer(), "longer": Outer(rate=1.5), 
 
 def outer_of(spec: ConsolidationSpec) -> Outer:
     """The outer step that a job asks for, with the defaults of its method."""
+    if spec.method == "auto":
+        return AUTO
     if spec.method == "diloco":
         rate = DILOCO.rate if spec.outer_rate is None else spec.outer_rate
         momentum = DILOCO.momentum if spec.outer_momentum is None else spec.outer_momentum
@@ -45,9 +64,9 @@ def outer_of(spec: ConsolidationSpec) -> Outer:
     return Outer(rate=1.0 if spec.outer_rate is None else spec.outer_rate)
 
 
-def ema_decay(steps: int, half_life: float) -> float:
-    """What is left of the old average after a round of so many steps: ``2^(−steps / half_life)``."""
-    return float(2.0 ** (-steps / half_life))
+def ema_decay(steps: int, half_life: float | Literal["round"]) -> float:
+    """What is left of the old average after a round of so many steps: ``2^(−steps / half_life)``, or half."""
+    return 0.5 if half_life == "round" else float(2.0 ** (-steps / half_life))
 
 
 def choose(scores: Mapping[str, float], guard: GuardSpec) -> str:

@@ -204,8 +204,11 @@ def _of_consolidation(wanted: Mapping[Any, Any], path: str) -> Iterator[Fault]:
     diloco = wanted.get("method") == "diloco"
     if not diloco and wanted.get("outer_momentum") is not None:
         yield Fault(join(path, "outer_momentum"), "is for the method diloco alone")
-    if wanted.get("guard") is not None:
-        yield Fault(join(path, "guard"), "is not carried out by a cluster yet; `hadare bench quality` measures it")
+    if wanted.get("method") == "auto" and wanted.get("outer_rate") is not None:
+        yield Fault(join(path, "outer_rate"), "is chosen by the method auto itself")
+    own = [name for name in ("outer_rate", "outer_momentum") if wanted.get(name) is not None]
+    if wanted.get("guard") is not None and (diloco or own):
+        yield Fault(join(path, "guard"), f"chooses the outer step itself; leave out {'method' if diloco else own[0]}")
 
 
 def _canonical(spec: JobSpec) -> bytes:

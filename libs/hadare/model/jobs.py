@@ -64,20 +64,25 @@ class GuardSpec:
     margin: Fraction = 0.01
 
 
+HalfLife = Annotated[float, Meta(gt=0, le=1e12)] | Literal["round"] | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsolidationSpec:
     """How the forks of a round become one model. The default is the paper's step-weighted average.
 
-    ``diloco`` takes an outer step with Nesterov momentum along the averaged change instead. ``outer_rate`` unset: 1 for
+    ``diloco`` takes an outer step with Nesterov momentum along the averaged change instead; ``auto`` one that is as
+    long as the fastest fork's way, however unequal the forks are. ``outer_rate`` unset: 1 for
     the average, 0.7 for diloco; ``outer_momentum`` unset: 0.5, for diloco alone. ``ema_half_life``: keep an average of
-    the versions too, in which a version's part halves after so many steps of the job. ``guard``: see there.
+    the versions too, in which a version's part halves after so many steps of the job, or each round; ``None`` keeps
+    none. It is evaluated with the version. ``guard``: see there.
     """
 
-    method: Literal["weighted_average", "diloco"] = "weighted_average"
+    method: Literal["auto", "weighted_average", "diloco"] = "weighted_average"
     outer_rate: Annotated[float, Meta(gt=0, le=4)] | None = None
     outer_momentum: Annotated[float, Meta(ge=0, lt=1)] | None = None
     max_norm_ratio: Annotated[float, Meta(gt=1)] = 5.0
-    ema_half_life: Annotated[float, Meta(gt=0, le=1e12)] | None = None
+    ema_half_life: HalfLife = "round"
     guard: GuardSpec | None = None
 
 

@@ -15,6 +15,7 @@ import torch
 
 from hadare.forking.consolidation import OPTIMIZER_PREFIX, Claim, Evidence, Scalar, judge, largest, screen
 from hadare.forking.outer import AVERAGE, CANDIDATES, DILOCO, FASTEST, Outer, ema_decay
+from hadare.model.jobs import HalfLife
 from hadare.training.combining import Combiner, Making
 from hadare.training.evidence import Unsound
 from hadare.training.sources import Source
@@ -36,10 +37,10 @@ class ForkFile:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """``max_steps`` is what a fork can have done at most in the round. ``ema_half_life``: an average of the versions is
-    kept too, in which a version's part halves after so many steps."""
+    kept too, in which a version's part halves after so many steps, or each ``"round"``."""
 
     outer: Outer = field(default_factory=Outer)
-    ema_half_life: float | None = None
+    ema_half_life: HalfLife = None
     max_norm_ratio: float = 5.0
     max_steps: int | None = None
     base_sha256: str = ""
@@ -133,7 +134,8 @@ class _Round:
 
     def make(self, forks: Sequence[Source], out: Path, making: Making) -> Consolidation:
         """The version of exactly these forks."""
-        combiner = Combiner(self._start, forks, replace(making, ema_decay=self._decay()))
+        outer = making.outer.of_round([fork.steps for fork in forks])
+        combiner = Combiner(self._start, forks, replace(making, outer=outer, ema_decay=self._decay()))
         written = combiner.write(out, base=self._options.base_sha256, user=self._options.user)
         return Consolidation(
             accepted=tuple(_accepted(combiner, fork.fork) for fork in forks),

@@ -171,11 +171,12 @@ class Combiner:
             yield self._moved(name, delta, a, b).to(DTYPES[spec.dtype].to_real())
 
     def _ema(self, model: str, name: str, spec: TensorSpec) -> Iterator[Tensor]:
+        """It begins at the first version: an untrained model has no place in it."""
         decay = self._how.ema_decay or 0.0
         old = self._start.flat(name)
-        old = self._start.reader.flat(model) if old is None else old
         for (a, b), values, _ in self._made(model, self._start.reader.specs[model], compare=False):
-            yield (values + decay * (old[a:b].to(values.dtype) - values)).to(DTYPES[spec.dtype].to_real())
+            smooth = values if old is None else values + decay * (old[a:b].to(values.dtype) - values)
+            yield smooth.to(DTYPES[spec.dtype].to_real())
 
     def _made(
         self, name: str, spec: TensorSpec, *, compare: bool

@@ -16,6 +16,9 @@ from hadare.forking.consolidation import MODEL_PREFIX
 from hadare.training.tensorfile import Reader, WeightsError
 from hadare.training.weights import EMA_PREFIX, FileMeta, read_meta
 
+# Of an evaluation: 1 if the average of versions is better than the version by the task's own metric, else 0.
+AVERAGE_IS_BETTER = f"{EMA_PREFIX}is_better"
+
 Form = Literal["safetensors", "torch"]
 
 

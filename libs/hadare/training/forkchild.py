@@ -22,7 +22,9 @@ import torch
 
 from hadare.model.leases import Failure, FailureKind
 from hadare.training import linux
-from hadare.training.granted import Grant, NotFinite, Standing, Trained
+from hadare.training.evaluation import evaluate_version
+from hadare.training.gang import GangBroken, Limits, join
+from hadare.training.granted import Grant, NotFinite, OnStanding, Revoked, Standing, Trained
 from hadare.training.imports import put_first
 from hadare.training.protocol import (
     COMMANDS,
@@ -179,7 +181,7 @@ def _serve(request: Spawn, channel: Channel, begun: float) -> int:
                 channel.send(_train(worker, command, channel))
             case Evaluate():
                 _load(worker, command.base)
-                channel.send(Evaluated(metrics=worker.evaluate()))
+                channel.send(Evaluated(metrics=evaluate_version(worker, Path(command.base))))
                 channel.send(Done(reason=None))
             case Stop():
                 continue
@@ -202,7 +204,7 @@ def _train(worker: Worker, command: Train, channel: Channel) -> Done:
     phases.end("load")
     if command.evaluate_base:
         channel.send(Progress(phase="evaluating"))
-        channel.send(Evaluated(metrics=worker.evaluate()))
+        channel.send(Evaluated(metrics=evaluate_version(worker, Path(command.base))))
         phases.end("evaluate")
     grant = Grant(
         quota=command.quota,

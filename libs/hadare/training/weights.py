@@ -117,6 +117,30 @@ def load_state(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer | 
 
 
 @torch.no_grad()
+def load_average(path: Path, model: nn.Module) -> bool:
+    """Puts the average of versions that a file holds into the model; false, and nothing is changed, if it holds none.
+
+    Integers stay as they are in the model. Raises ``WeightsError`` if it is another model's.
+    """
+    reader = Reader(path)
+    meta = read_meta(reader)
+    kept = {MODEL_PREFIX + name.removeprefix(EMA_PREFIX): name for name in reader.specs if name.startswith(EMA_PREFIX)}
+    targets, _ = _model_tensors(model)
+    if odd := sorted(set(kept) - set(targets)):
+        raise WeightsError(f"the average of versions is not of this model: {odd[:3]}")
+    for name, stored in kept.items():
+        value = reader.tensor(stored)
+        targets[name].copy_(torch.view_as_complex(value) if name in meta.wide_complex else value)
+    return bool(kept)
+
+
+def load_model(path: Path, model: nn.Module) -> None:
+    """Loads a file into a model alone. Raises ``WeightsError`` if the file's model tensors are not exactly these."""
+    reader = Reader(path)
+    _load_model(reader, read_meta(reader), model)
+
+
+@torch.no_grad()
 def _load_model(reader: Reader, meta: FileMeta, model: nn.Module) -> None:
     targets, aliases = _model_tensors(model)
     stored = {name for name in reader.specs if _of_model(name)}

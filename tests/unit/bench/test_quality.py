@@ -7,7 +7,18 @@ import torch
 
 from hadare.bench import quality
 from hadare.bench.quality import FULL, at_steps, at_time, spread, time_to
-from hadare.bench.quality_runs import SPEEDS, TOGETHER, Case, Curve, Point, alone, forked, guarded, with_outer
+from hadare.bench.quality_runs import (
+    SPEEDS,
+    TOGETHER,
+    Case,
+    Curve,
+    Point,
+    alone,
+    better_of_both,
+    forked,
+    guarded,
+    with_outer,
+)
 from hadare.forking.outer import DILOCO, Outer
 from hadare.training.workloads import BUILTIN
 
@@ -75,6 +86,18 @@ def test_a_guard_is_never_far_worse_than_the_average_in_its_first_round(tmp_path
     assert chosen[0].metric >= plain[0].metric
 
 
+def test_the_default_is_the_better_of_a_version_and_the_average_of_versions(tmp_path: Path) -> None:
+    curve = forked(CASE, 0, tmp_path, with_outer(Outer(), "round"))
+    assert [p.metric for p in better_of_both(curve, "higher")] == [max(p.metric, p.smooth or 0) for p in curve]
+    assert forked(CASE, 0, tmp_path, with_outer(Outer()))[-1].smooth is None
+
+
+def test_processes_share_the_work_and_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quality, "FULL", {"digits": CASE})
+    alone_, shared = (quality.measure(["digits"], seeds=1, tuned=False, workers=n) for n in (1, 2))
+    assert alone_ == shared
+
+
 def test_a_learning_rate_is_the_workloads_times_a_factor() -> None:
     rates = [
         Case(workload=BUILTIN[0], batch_size=8, budget=1, round_steps=1, rate=rate).trainer(0).optimizer.param_groups[0]
@@ -87,10 +110,10 @@ def test_in_full_each_setting_is_also_measured_at_its_best_rate(monkeypatch: pyt
     monkeypatch.setattr(quality, "FULL", {"digits": CASE})
     found = quality.measure(["digits"], seeds=2)
     settings = [cell.setting for cell in found.cells]
-    assert settings[:6] == settings[6:]
-    assert {cell.rate for cell in found.cells[:6]} == {"same"}
-    assert {cell.rate for cell in found.cells[6:]} == {"tuned"}
-    assert {cell.factor for cell in found.cells[6:]} <= {0.5, 1.0, 2.0}
+    assert settings[:8] == settings[8:] == list(quality.SETTINGS)
+    assert {cell.rate for cell in found.cells[:8]} == {"same"}
+    assert {cell.rate for cell in found.cells[8:]} == {"tuned"}
+    assert {cell.factor for cell in found.cells[8:]} <= {0.5, 1.0, 2.0}
 
 
 def test_a_gang_is_one_worker_in_less_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from hadare.forking.outer import AVERAGE, CANDIDATES, Outer, choose, ema_decay, outer_of
+from hadare.forking.outer import AUTO, AVERAGE, CANDIDATES, DILOCO, Outer, choose, ema_decay, outer_of
 from hadare.model.jobs import ConsolidationSpec, GuardSpec
 
 LOWER = GuardSpec(metric="loss", better="lower", margin=0.01)
@@ -28,6 +28,22 @@ def test_what_a_job_asks_for_wins() -> None:
 def test_an_average_of_versions_forgets_half_in_a_half_life() -> None:
     assert ema_decay(300, 300) == 0.5
     assert ema_decay(600, 300) == 0.25
+    assert ema_decay(17, "round") == 0.5
+
+
+@pytest.mark.parametrize(
+    ("steps", "rate"), [((5, 5, 5), 0.5), ((10, 6, 4, 3, 1), 0.5 * 10 * 24 / 162), ((10, 1), 0.5 * 110 / 101)]
+)
+def test_the_step_of_auto_is_longer_the_more_unequal_the_forks_are(steps: tuple[int, ...], rate: float) -> None:
+    assert AUTO.of_round(steps) == Outer(rate=pytest.approx(rate), momentum=0.5)
+
+
+def test_one_fork_alone_is_followed_by_auto_as_it_is() -> None:
+    assert AUTO.of_round((7,)).is_average
+
+
+def test_steps_that_a_job_has_chosen_do_not_depend_on_the_forks() -> None:
+    assert DILOCO.of_round((10, 1)) == DILOCO
 
 
 @pytest.mark.parametrize(

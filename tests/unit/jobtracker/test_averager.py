@@ -52,7 +52,15 @@ async def test_a_job_that_asks_for_diloco_gets_its_step_and_momentum(tmp_path: P
 
 async def test_a_job_that_asks_for_an_average_of_versions_gets_it(tmp_path: Path) -> None:
     _, version = await made(tmp_path, ConsolidationSpec(ema_half_life=4), FORKS)
-    assert Reader(version).tensor("ema.w").tolist() == [1.5, 1.5]
+    assert Reader(version).tensor("ema.w").tolist() == [3.0, 3.0]
+
+
+async def test_an_average_of_versions_is_kept_unless_a_job_does_without(tmp_path: Path) -> None:
+    (tmp_path / "with").mkdir()
+    (tmp_path / "without").mkdir()
+    _, kept = await made(tmp_path / "with", ConsolidationSpec(), FORKS)
+    _, none = await made(tmp_path / "without", ConsolidationSpec(ema_half_life=None), FORKS)
+    assert ("ema.w" in Reader(kept).specs, "ema.w" in Reader(none).specs) == (True, False)
 
 
 async def test_without_a_sound_fork_there_is_no_version_and_a_reason(tmp_path: Path) -> None:

@@ -67,7 +67,11 @@ def test_a_list_that_is_too_long_is_a_fault_of_the_list() -> None:
         ({"method": "diloco", "outer_momentum": 1.0}, "consolidation.outer_momentum"),
         ({"method": "sgd"}, "consolidation.method"),
         ({"ema_half_life": 0}, "consolidation.ema_half_life"),
-        ({"guard": {"metric": "loss", "better": "lower"}}, "consolidation.guard"),
+        ({"ema_half_life": "week"}, "consolidation.ema_half_life"),
+        ({"method": "auto", "outer_rate": 1.0}, "consolidation.outer_rate"),
+        ({"guard": {"metric": "loss", "better": "lower"}, "method": "diloco"}, "consolidation.guard"),
+        ({"guard": {"metric": "loss", "better": "lower"}, "outer_rate": 1.5}, "consolidation.guard"),
+        ({"guard": {"metric": "loss"}}, "consolidation.guard.better"),
     ],
 )
 def test_a_consolidation_that_cannot_be_is_named(consolidation: dict[str, object], path: str) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, tensor
 
 from builders_training import Round, a_file
-from hadare.forking.outer import DILOCO, Outer
+from hadare.forking.outer import AUTO, DILOCO, Outer
 from hadare.training.averaging import ForkFile, Options, consolidate, consolidate_candidates
 from hadare.training.exporting import state_dict_of
 from hadare.training.tensorfile import Reader, WeightsError
@@ -61,16 +61,33 @@ def test_the_average_keeps_no_momentum(tmp_path: Path) -> None:
     assert set(specs) == {"model.w", "model.var"}
 
 
-def test_an_average_of_versions_starts_at_the_initial_model_and_follows(tmp_path: Path) -> None:
+def test_an_average_of_versions_starts_at_the_first_trained_one_and_follows(tmp_path: Path) -> None:
     version = rounds(tmp_path, [[1.0, 2.0], [1.0, 2.0]], Options(ema_half_life=10))
-    assert of(version, "ema.w") == pytest.approx([1.25, 2.5])
-    assert of(version, "ema.var") == pytest.approx([2.25, 3.5])
+    assert of(version, "ema.w") == pytest.approx([1.5, 3.0])
+    assert of(version, "ema.var") == pytest.approx([2.5, 4.0])
     assert of(version, "model.w") == [2.0, 4.0]
 
 
 def test_an_average_of_versions_is_of_what_the_outer_step_made(tmp_path: Path) -> None:
-    version = rounds(tmp_path, [[1.0, 2.0]], Options(outer=Outer(rate=2.0), ema_half_life=10))
-    assert of(version, "ema.w") == pytest.approx([1.0, 2.0])
+    version = rounds(tmp_path, [[1.0, 2.0], [1.0, 2.0]], Options(outer=Outer(rate=2.0), ema_half_life=10))
+    assert of(version, "ema.w") == pytest.approx([3.0, 6.0])
+
+
+def test_an_average_of_versions_may_halve_each_round_whatever_its_steps(tmp_path: Path) -> None:
+    version = rounds(tmp_path, [[1.0, 2.0], [2.0, 4.0]], Options(ema_half_life="round"))
+    assert of(version, "ema.w") == pytest.approx([2.0, 4.0])
+
+
+def test_a_step_that_keeps_pace_moves_by_what_the_fastest_fork_does_in_the_long_run(tmp_path: Path) -> None:
+    base = Round(tmp_path, {"w": torch.zeros(1)})
+    base.fork(10, {"w": tensor([10.0])}).fork(2, {"w": tensor([2.0])})
+    base.consolidate(Options(outer=AUTO))
+    mean = (10 * 10 + 2 * 2) / 12
+    assert float(base.tensor("w")) == pytest.approx(0.5 * (10 / mean) * mean * 1.5)
+
+
+def test_one_fork_alone_keeps_pace_with_itself(tmp_path: Path) -> None:
+    assert of(rounds(tmp_path, [[1.0, 2.0], [1.0, 2.0]], Options(outer=AUTO)), "model.w") == [2.0, 4.0]
 
 
 def test_the_average_of_versions_can_be_taken_out_in_the_models_types(tmp_path: Path) -> None:
@@ -79,7 +96,7 @@ def test_the_average_of_versions_can_be_taken_out_in_the_models_types(tmp_path: 
     made.consolidate(Options(ema_half_life=10))
     assert Reader(made.out).specs["ema.w"].dtype == "F32"
     state = state_dict_of(made.out, ema=True)
-    assert (state["w"].dtype, state["w"].tolist(), state["n"].tolist()) == (torch.bfloat16, [1.0, 1.0], [3])
+    assert (state["w"].dtype, state["w"].tolist(), state["n"].tolist()) == (torch.bfloat16, [2.0, 2.0], [3])
 
 
 def test_a_job_without_an_average_says_how_to_get_one(tmp_path: Path) -> None:
