@@ -23,8 +23,7 @@ import torch
 from hadare.model.leases import Failure, FailureKind
 from hadare.training import linux
 from hadare.training.evaluation import evaluate_version
-from hadare.training.gang import GangBroken, Limits, join
-from hadare.training.granted import Grant, NotFinite, OnStanding, Revoked, Standing, Trained
+from hadare.training.granted import Grant, NotFinite, Standing, Trained
 from hadare.training.imports import put_first
 from hadare.training.protocol import (
     COMMANDS,
