@@ -14,6 +14,7 @@ from hadare.dst.shrink import shrink
 from hadare.dst.world import Verdict, simulate
 from hadare.machines import ledger
 from hadare.machines.job import Job
+from hadare.machines.job_guard import Choice, Guard
 from hadare.machines.lease_orders import Fences
 from hadare.machines.tracker import TrackerMachine
 from hadare.machines.tracker_events import AnswerResult, ResultArrived, TrackerCommand, TrackerEvent
@@ -36,6 +37,12 @@ def first_caught(law: str, scenarios: list[Scenario]) -> Verdict:
         if any(violation.law == law for violation in verdict.violations):
             return verdict
     raise AssertionError(f"'{law}' was not broken in {len(scenarios)} scenarios")
+
+
+def without_guards(seed: int) -> Scenario:
+    """A seed's scenario in which each version is made in one step."""
+    scenario = draw(seed)
+    return replace(scenario, jobs=tuple(replace(job, guard=False) for job in scenario.jobs))
 
 
 def slow_grants(
@@ -64,7 +71,7 @@ def test_a_result_that_is_counted_twice_is_caught_and_one_fault_explains_it(monk
         return [*job.book.change(open=ledger._with(opened, again)), *self._accept(event)]
 
     monkeypatch.setattr(TrackerMachine, "_count", count)
-    caught = first_caught("steps are those that were trained", [draw(seed) for seed in range(1, 200)])
+    caught = first_caught("steps are those that were trained", [without_guards(seed) for seed in range(1, 200)])
     small = shrink(caught, run)
     assert len(small.scenario.faults) <= 2, small.scenario.faults
 
@@ -76,7 +83,7 @@ def test_an_agent_that_takes_the_leases_of_an_old_leader_is_caught(monkeypatch: 
     monkeypatch.setattr(Fences, "refusal", refusal)
     monkeypatch.setattr(Adversary, "network", slow_grants(Adversary.network))
     leader_dies = Fault(kind=Kind.KILL, who="allocator", at=31.0, for_s=30.0)
-    scenarios = [replace(draw(seed, 0), faults=(leader_dies,), replicas=2) for seed in range(1, 13)]
+    scenarios = [replace(without_guards(seed), faults=(leader_dies,), replicas=2) for seed in range(1, 13)]
     first_caught("an old leader's lease is refused", scenarios)
 
 
@@ -89,6 +96,17 @@ def test_a_result_that_is_acknowledged_before_it_is_stored_is_caught(monkeypatch
 
     monkeypatch.setattr(TrackerMachine, "handle", hasty)
     first_caught("stored before it is acknowledged", [draw(seed) for seed in range(1, 100)])
+
+
+def test_a_guard_that_publishes_another_candidate_than_it_says_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = Guard.choice
+
+    def choice(self: Guard) -> Choice | None:
+        made = honest(self)
+        return made and replace(made, candidate=self.made.candidates["longer"])
+
+    monkeypatch.setattr(Guard, "choice", choice)
+    first_caught("a guard keeps the best", [draw(seed, 2) for seed in range(1, 10)])
 
 
 def test_a_run_that_breaks_no_law_is_not_shrunk() -> None:

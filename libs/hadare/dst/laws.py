@@ -14,7 +14,9 @@ import msgspec
 
 from hadare.dst import records
 from hadare.dst.agent import SimAgent
+from hadare.dst.scenario import GUARD
 from hadare.dst.weights import ForkWeights, VersionWeights, unpack
+from hadare.forking.outer import AVERAGE, choose
 from hadare.machines import lease_commands as do
 from hadare.model.jobs import JobProgress, Parent, VersionManifest
 from hadare.model.leases import ForkResult, Lease
@@ -105,8 +107,19 @@ class Laws:
             self.broken("steps are those of the counted forks", f"{job} grew by {new.steps - old.steps}, not {counted}")
         if manifest.base_version != old.version:
             self.broken("versions form one chain", f"{job} version {new.version} is built on {manifest.base_version}")
+        self._guard_kept(new, manifest)
         for parent in manifest.parents:
             self._parent_counted(old, new, manifest, parent)
+
+    def _guard_kept(self, new: JobProgress, manifest: VersionManifest) -> None:
+        """A guard's version is the candidate that is said to be chosen, and the best of those whose scores it has."""
+        told, data = manifest.guard, self._weights.get(manifest.weights.name)
+        made = unpack(data) if data is not None else None
+        if told is None or not isinstance(made, VersionWeights):
+            return
+        best = AVERAGE if told.reason else choose(told.scores, GUARD)
+        if (told.chosen, made.how) != (best, best):
+            self.broken("a guard keeps the best", f"{new.job_id} version {new.version} is {made.how}: {told}")
 
     def _parent_counted(self, old: JobProgress, new: JobProgress, manifest: VersionManifest, parent: Parent) -> None:
         job, who = new.job_id, f"{new.job_id} round {parent.round} fork {parent.fork}"

@@ -6,13 +6,14 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from random import Random
 
-from hadare.model.jobs import Desired, JobRecord, JobSpec, Until
+from hadare.model.jobs import ConsolidationSpec, Desired, GuardSpec, JobRecord, JobSpec, Until
 from hadare.scheduling.devices import relative_speed
 
 BASE_RATE = 10.0
 """Steps/s of every job on a V100."""
 
 WORKLOAD = "hadare.training.workloads.digits:Digits"
+GUARD = GuardSpec(metric="score", better="higher")
 ROUND_S = 10.0
 ROUNDS = 12
 """Rounds of work that a scenario's jobs bring, were nothing to fail."""
@@ -71,7 +72,8 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimJob:
-    """A job, when it is submitted, and when its accuracy reaches what it asks for (a part of its steps; 0: never)."""
+    """A job, when it is submitted, when its accuracy reaches what it asks for (a part of its steps; 0: never), and
+    whether a guard chooses its versions."""
 
     job_id: str
     at: float
@@ -79,6 +81,7 @@ class SimJob:
     max_forks: int | None = None
     priority: float = 1.0
     until: float = 0.0
+    guard: bool = False
 
     def record(self, desired: Desired = Desired.RUN) -> JobRecord:
         spec = JobSpec(
@@ -88,6 +91,7 @@ class SimJob:
             max_forks=self.max_forks,
             priority=self.priority,
             until=Until(metric="progress", at_least=self.until) if self.until else None,
+            consolidation=ConsolidationSpec(guard=GUARD if self.guard else None),
         )
         return JobRecord(
             job_id=self.job_id,
@@ -137,6 +141,7 @@ def draw(seed: int, faults: int = FAULTS) -> Scenario:
 
 def _jobs(random: Random, work: float) -> tuple[SimJob, ...]:
     weights = [random.uniform(0.4, 1.6) for _ in range(JOBS)]
+    guards = Random(f"guards {work}")  # of its own: what else is drawn stays as it was
     return tuple(
         SimJob(
             job_id=f"job-{number}",
@@ -145,6 +150,7 @@ def _jobs(random: Random, work: float) -> tuple[SimJob, ...]:
             max_forks=random.choice((None, None, 1, 2)),
             priority=random.choice((1.0, 1.0, 4.0)),
             until=random.choice((0.0, 0.0, 0.0, 0.7)),
+            guard=guards.random() < 1 / 3,
         )
         for number, weight in enumerate(weights, start=1)
     )

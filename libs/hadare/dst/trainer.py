@@ -106,7 +106,7 @@ class SimTrainer:
         evaluation = None
         if base is not None and lease.base is not None and (lease.kind == "evaluate" or lease.evaluate_base):
             evaluation = Evaluation(
-                version=lease.base_version, sha256=lease.base.sha256, metrics={"progress": _progress(command, base)}
+                version=lease.base_version, sha256=lease.base.sha256, metrics=_metrics(command, base)
             )
         outcome = ev.Outcome(
             reason=reason,
@@ -150,11 +150,11 @@ def _rate(command: do.Assign) -> float:
     return BASE_RATE * relative_speed(command.lease.device_type) * max(1, len(command.lease.devices))
 
 
-def _progress(command: do.Assign, base: bytes) -> float:
-    """How far the evaluated version is: the part of the job's steps that it has behind it."""
+def _metrics(command: do.Assign, base: bytes) -> dict[str, float]:
+    """How far the evaluated version is, as a part of the job's steps, and a score in which candidates differ."""
     made = unpack(base)
     assert isinstance(made, VersionWeights)
-    return made.steps / command.lease.spec.total_steps
+    return {"progress": made.steps / command.lease.spec.total_steps, "score": float(made.version * len(made.how) % 7)}
 
 
 def _now() -> float:

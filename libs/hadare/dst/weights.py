@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import msgspec
+from msgspec.structs import replace
 
 from hadare.dst.plane import SimObjects
-from hadare.machines.tracker_events import Consolidate, Consolidated, ForkKept
+from hadare.forking.outer import AVERAGE, CANDIDATES
+from hadare.machines.tracker_events import Candidate, Consolidate, Consolidated, ForkKept
 
 
 class ForkWeights(msgspec.Struct, frozen=True, tag="fork"):
@@ -20,13 +22,14 @@ class ForkWeights(msgspec.Struct, frozen=True, tag="fork"):
 
 
 class VersionWeights(msgspec.Struct, frozen=True, tag="version"):
-    """A version: ``steps`` of the whole job so far, and the objects that it was made of."""
+    """A version: ``steps`` of the whole job so far, what it was made of, and ``how`` (a guard's candidate)."""
 
     job: str
     version: int
     steps: int
     base: str = ""
     parts: tuple[str, ...] = ()
+    how: str = AVERAGE
 
 
 Made = ForkWeights | VersionWeights
@@ -59,8 +62,16 @@ class SimAverager:
             base=task.base.name,
             parts=tuple(fork.object.name for fork in task.forks),
         )
-        weights = await self.objects.put_bytes(pack(made), f"{task.job_id}.v{task.version}")
-        kept = tuple(
-            ForkKept(fork=fork.fork, weight=fork.steps / total, delta_norm=1.0, agreement=1.0) for fork in task.forks
+        parts = {fork.fork: fork.steps / total for fork in task.forks}
+        stored = {
+            how: await self.objects.put_bytes(pack(replace(made, how=how)), f"{task.job_id}.v{task.version}")
+            for how in (CANDIDATES if task.how.guard else (AVERAGE,))
+        }
+        return Consolidated(
+            at=0.0,
+            job_id=task.job_id,
+            round=task.round,
+            weights=stored[AVERAGE],
+            kept=tuple(ForkKept(fork=f, weight=w, delta_norm=1.0, agreement=1.0) for f, w in parts.items()),
+            candidates={how: Candidate(weights=ref, parts=parts) for how, ref in stored.items()},
         )
-        return Consolidated(at=0.0, job_id=task.job_id, round=task.round, weights=weights, kept=kept)

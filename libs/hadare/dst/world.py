@@ -37,7 +37,7 @@ REST_S = 45.0
 RESTART_S = 1.0
 KEEP_VERSIONS = 2
 
-TRACKER = TrackerSettings(side_lease_s=20.0, keep_versions=KEEP_VERSIONS, sweep_s=14.0)
+TRACKER = TrackerSettings(guard_s=4.0, side_lease_s=20.0, keep_versions=KEEP_VERSIONS, sweep_s=14.0)
 ROUNDS = RoundSettings(epoch=0, round_s=ROUND_S, grace_s=2.0, settle_s=5.0)
 TIMES = NodeTimes()
 

@@ -74,6 +74,7 @@ def _entry(lease: Lease) -> LedgerEntry:
         node=lease.node,
         device_type=lease.device_type,
         ranks=max(1, len(lease.devices)),
+        devices=lease.devices,
         quota=lease.quota,
     )
 

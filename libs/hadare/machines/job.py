@@ -35,12 +35,16 @@ class Job:
         if book.record.desired is Desired.CANCELLED:
             return self._cancel(at, nodes)
         if progress.open is not None:
-            closing = self.round.close(at)
+            closing = self.round.close(at, nodes)
+            if book.progress.open is None:
+                return [*closing, *self.drive(at, nodes)]
             if closing or not book.paused:
                 return closing
             return book.become(progress.state, f"pauses at the end of round {progress.open.round}")
         if book.paused:
             return book.become(JobState.PAUSED, "paused by its user")
+        if book.is_decided():
+            return self.side.conclude()
         if progress.version < 0 or book.must_evaluate():
             return self.side.drive(at, nodes)
         if progress.state in (JobState.PAUSED, JobState.QUEUED, JobState.EVALUATING):
@@ -89,7 +93,7 @@ class Job:
                 commands.append(RevokeJob(job_id=self.book.job_id, node=node, reason="cancelled by its user"))
         if self._unfreed or self.round.consolidating:
             return commands
-        return [*commands, *self._cancelled()]
+        return [*commands, *self.round.drop_guard(), *self._cancelled()]
 
     def resume_cancel(self, at: float) -> None:
         """After a restart in mid-cancel: ask every node again."""

@@ -22,7 +22,8 @@ class TrackerSettings:
 
     ``keep_versions``: how many versions keep their weights; older ones keep their manifest only. ``sweep_s``: how
     often the weights store is searched for what nobody needs. ``stalled_rounds``: rounds in a row without progress
-    after which, and after each as many more, the job's history says so.
+    after which, and after each as many more, the job's history says so. ``guard_s``: how long the evaluation of a
+    guard's candidates may keep a job from its next round.
     """
 
     epoch: int = 1
@@ -33,6 +34,7 @@ class TrackerSettings:
     max_attempts: int = 3
     sweep_s: float = 300.0
     stalled_rounds: int = 5
+    guard_s: float = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +150,11 @@ class JobBook:
         above = until.at_least is None or value >= until.at_least
         below = until.at_most is None or value <= until.at_most
         return above and below
+
+    def is_decided(self) -> bool:
+        """Whether the newest version ends the job by metrics that are known already: a guard has evaluated it."""
+        known = self.progress.metrics_version == self.progress.version >= 0
+        return known and (self.progress.steps >= self.progress.total_steps or self.target_reached())
 
     def must_evaluate(self) -> bool:
         """Whether the newest version decides if the job ends here."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
-from hadare.forking.consolidation import path_steps
 from hadare.machines import ledger
-from hadare.machines.job_book import JobBook, delete
+from hadare.machines.job_book import JobBook, NodeSeen, delete
+from hadare.machines.job_guard import Choice, Guard
 from hadare.machines.tracker_events import Consolidate, Consolidated, Contribution, TrackerCommand
 from hadare.model.jobs import JobState, LedgerEntry, ObjectRef, OpenRound, Parent, VersionManifest
 from hadare.model.leases import Failure, FailureKind, ForkResult
@@ -20,10 +21,11 @@ OWN_FAULT: frozenset[FailureKind] = frozenset({"exception", "not_finite", "hung"
 
 @dataclass(slots=True)
 class JobRound:
-    """The open round of a job. What is in flight (``consolidating``) is begun again after a restart."""
+    """The open round of a job. What is in flight (``consolidating``, ``guard``) is begun again after a restart."""
 
     book: JobBook
     consolidating: bool = False
+    guard: Guard | None = None
     retry_at: float = 0.0
     round_s: float = 0.0
 
@@ -65,10 +67,12 @@ class JobRound:
             return self.book.progress.barren >= self.book.settings.max_attempts
         return failure.kind in OWN_FAULT
 
-    def close(self, at: float) -> list[TrackerCommand]:
-        """Begins the consolidation once every fork has reported or was given up."""
+    def close(self, at: float, nodes: Mapping[str, NodeSeen]) -> list[TrackerCommand]:
+        """Begins the consolidation once every fork has reported or was given up, and carries on with its guard."""
         opened = self.book.progress.open
         assert opened is not None
+        if self.guard is not None:
+            return self._guarded(opened, self.guard, at, nodes)
         if self.consolidating or at < self.retry_at or not ledger.is_final(opened):
             return []
         forks = ledger.received(opened)
@@ -86,6 +90,9 @@ class JobRound:
         if event.weights is None:
             reasons = "; ".join(f"fork {fork}: {why}" for fork, why in sorted(event.rejected.items()))
             return self._lose(replace(opened, own_fault=True), f"no fork could be accepted: {reasons}")
+        if len(event.candidates) > 1:
+            self.guard = Guard(self.book, opened, event, event.at, self.round_s)
+            return []
         return self._publish(opened, event, event.weights)
 
     def failed(self, at: float, reason: str) -> list[TrackerCommand]:
@@ -93,6 +100,23 @@ class JobRound:
         self.consolidating = False
         self.retry_at = at + self.book.settings.retry_s
         return self.book.change(reason=f"the consolidation is tried again: {reason}"[:4096])
+
+    def drop_guard(self) -> list[TrackerCommand]:
+        """The job ends in mid-guard: no candidate is needed any more."""
+        guard, self.guard = self.guard, None
+        return [] if guard is None else delete(guard.objects())
+
+    def _guarded(
+        self, opened: OpenRound, guard: Guard, at: float, nodes: Mapping[str, NodeSeen]
+    ) -> list[TrackerCommand]:
+        commands = guard.drive(at, nodes)
+        choice = guard.choice()
+        if choice is None:
+            return commands
+        self.guard = None
+        made = guard.made
+        losers = delete(ref for ref in guard.objects() if ref.name != choice.candidate.weights.name)
+        return [*self._publish(opened, made, choice.candidate.weights, choice), *losers]
 
     def _consolidate(self, opened: OpenRound, forks: tuple[LedgerEntry, ...]) -> Consolidate:
         book = self.book
@@ -111,20 +135,23 @@ class JobRound:
             traceparent=book.record.traceparent,
         )
 
-    def _publish(self, opened: OpenRound, event: Consolidated, weights: ObjectRef) -> list[TrackerCommand]:
+    def _publish(
+        self, opened: OpenRound, event: Consolidated, weights: ObjectRef, choice: Choice | None = None
+    ) -> list[TrackerCommand]:
         book, progress = self.book, self.book.progress
         entries = {entry.fork: entry for entry in opened.forks}
         kept = [entries[fork.fork] for fork in event.kept]
-        manifest = self._manifest(event, entries, weights)
+        manifest = self._manifest(event, entries, weights, choice)
         round_steps = sum(entry.steps for entry in kept)
         left = max(0, progress.total_steps - manifest.steps)
+        metrics = {"metrics": manifest.metrics, "metrics_version": manifest.version} if manifest.metrics else {}
         return [
             book.keep(manifest),
             *book.change(
                 steps=manifest.steps,
                 samples=progress.samples + sum(entry.samples for entry in kept),
                 updates=progress.updates + sum(entry.updates for entry in kept),
-                path=progress.path + path_steps([entry.steps for entry in kept]),
+                path=progress.path + sum(parent.weight * parent.steps for parent in manifest.parents),
                 version=manifest.version,
                 weights=weights,
                 rounds=progress.rounds + 1,
@@ -135,6 +162,7 @@ class JobRound:
                 reason="",
                 open=None,
                 closed_round=opened.round,
+                **metrics,
             ),
             book.note(f"consolidated.{manifest.version}", **self._story(opened, manifest, round_steps)),
             *delete(entry.object for entry in opened.forks),
@@ -142,6 +170,8 @@ class JobRound:
         ]
 
     def _story(self, opened: OpenRound, manifest: VersionManifest, round_steps: int) -> dict[str, Any]:
+        told = manifest.guard
+        guard = {"chosen": told.chosen, "scores": told.scores, "reason": told.reason} if told else None
         return {
             "round": opened.round,
             "version": manifest.version,
@@ -152,9 +182,12 @@ class JobRound:
             "loss": self.book.progress.loss,
             "missing": {str(e.fork): e.reason for e in opened.forks if e.outcome == "missing"},
             "rejected": manifest.rejected,
+            **({"guard": guard, "metrics": manifest.metrics} if guard else {}),
         }
 
-    def _manifest(self, event: Consolidated, entries: dict[int, LedgerEntry], weights: ObjectRef) -> VersionManifest:
+    def _manifest(
+        self, event: Consolidated, entries: dict[int, LedgerEntry], weights: ObjectRef, choice: Choice | None
+    ) -> VersionManifest:
         parents = []
         for kept in sorted(event.kept, key=lambda fork: fork.fork):
             entry = entries[kept.fork]
@@ -167,7 +200,7 @@ class JobRound:
                     node=entry.node,
                     device_type=entry.device_type,
                     steps=entry.steps,
-                    weight=kept.weight,
+                    weight=choice.candidate.parts.get(kept.fork, 0.0) if choice else kept.weight,
                     sha256=entry.object.sha256,
                     delta_norm=kept.delta_norm,
                     agreement=kept.agreement,
@@ -181,6 +214,8 @@ class JobRound:
             weights=weights,
             parents=tuple(parents),
             rejected={str(fork): why[:4096] for fork, why in sorted(event.rejected.items())},
+            metrics=choice.metrics if choice else {},
+            guard=choice.told if choice else None,
         )
 
     def _lose(self, opened: OpenRound, why: str) -> list[TrackerCommand]:

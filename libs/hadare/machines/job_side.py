@@ -113,9 +113,10 @@ class SideLeases:
             return f"version {result.evaluation.version} is not the newest", []
         self.rest()
         self.failed = 0
-        return "", [*self.book.note_evaluation(result), *self._after_evaluation()]
+        return "", [*self.book.note_evaluation(result), *self.conclude()]
 
-    def _after_evaluation(self) -> list[TrackerCommand]:
+    def conclude(self) -> list[TrackerCommand]:
+        """What the metrics of the newest version mean for the job."""
         book, until = self.book, self.book.record.spec.until
         if book.progress.state.ended:
             return []

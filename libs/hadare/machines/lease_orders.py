@@ -21,8 +21,13 @@ def order_of(lease: Lease) -> Order:
 
 
 def supersedes(new: Lease, old: Lease) -> bool:
-    """A later round, or a later attempt at the same fork, takes a device from the older lease."""
-    if new.kind != old.kind or order_of(new) != order_of(old):
+    """A later round, or a later attempt at the same fork, takes a device from the older lease.
+
+    Training always takes it from an evaluation, and never loses it to one: a guard must not cost anybody a step.
+    """
+    if new.kind != old.kind:
+        return new.kind == "train"
+    if order_of(new) != order_of(old):
         return order_of(new) > order_of(old)
     same_fork = (new.key.job_id, new.key.fork) == (old.key.job_id, old.key.fork)
     return same_fork and new.key.attempt > old.key.attempt

@@ -40,7 +40,10 @@ class ProcessPool:
         process = self._on_cpu(run, at) if not run.lease.devices else self._on_devices(run, at)
         if process is None:
             return False
-        process.lease, process.idle_s = run.id, self._limits.idle_rounds * run.lease.duration_s
+        patience_s = self._limits.idle_rounds * run.lease.duration_s
+        # An evaluation is short, and says nothing of when the next round's lease will come.
+        process.idle_s = patience_s if run.lease.kind == "train" else max(patience_s, process.idle_s)
+        process.lease = run.id
         run.process = process.id
         return True
 

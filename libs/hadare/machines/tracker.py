@@ -230,6 +230,9 @@ class TrackerMachine:
             return self._refuse(event, "there is no such job")
         if job.book.progress.state.ended or job.book.record.desired is Desired.CANCELLED:
             return self._refuse(event, f"the job is {job.book.progress.state}")
+        if result.kind == "evaluate" and result.key.fork > 0:
+            why = job.round.guard.take(result) if job.round.guard else "nobody waits for this evaluation"
+            return [*(self._refuse(event, why) if why else self._accept(event)), *self._then(event)]
         if result.kind != "train":
             why, commands = job.side.take(result, event.at)
             return [*commands, *(self._refuse(event, why) if why else self._accept(event)), *self._then(event)]
@@ -274,6 +277,10 @@ class TrackerMachine:
         job = self._jobs.get(event.key.job_id)
         if job is None or event.accepted:
             return []
+        if event.key.fork > 0:
+            if job.round.guard is not None:
+                job.round.guard.refused(event.key, event.reason)
+            return self._drive(event.key.job_id, event.at)
         return job.side.refused(event.key, event.reason, event.at)
 
     # --- small parts ---

@@ -70,8 +70,19 @@ class ForkKept:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A version that a guard may choose: its weights, stored, and the part of each fork in it (none: 0)."""
+
+    weights: ObjectRef
+    parts: dict[int, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Consolidated:
-    """``weights`` None: no fork could be accepted, the base stays; ``rejected`` says why, by fork."""
+    """``weights`` None: no fork could be accepted, the base stays; ``rejected`` says why, by fork.
+
+    ``candidates`` by their names (``forking.outer``) if a guard is to choose; ``weights`` is then the average's.
+    """
 
     at: float
     job_id: str
@@ -79,6 +90,7 @@ class Consolidated:
     weights: ObjectRef | None
     kept: tuple[ForkKept, ...] = ()
     rejected: dict[int, str] = field(default_factory=dict)
+    candidates: dict[str, Candidate] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -212,6 +212,7 @@ class LedgerEntry:
     """One fork that the open round expects, and what it brought. A gang's ranks 1, 2, … are in ``others``.
 
     ``received``: its result is on record and takes part in the consolidation; ``missing``: it counts nothing.
+    ``devices``: indices of the node's devices that hold its (of a gang: its first rank's) process.
     """
 
     fork: Count
@@ -219,6 +220,7 @@ class LedgerEntry:
     node: NodeId
     device_type: DeviceType
     ranks: Positive = 1
+    devices: Annotated[tuple[int, ...], Meta(max_length=1024)] = ()
     quota: Count
     outcome: Literal["expected", "received", "missing"] = "expected"
     reason: Text = ""
@@ -302,8 +304,20 @@ class Parent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Guarded:
+    """What a guard made of a round: the candidate ``chosen`` by the ``scores``, or why it is the average unseen."""
+
+    chosen: Text
+    scores: dict[str, float] = field(default_factory=dict)
+    reason: Text = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VersionManifest:
-    """KV ``progress`` (keys ``version.<job>.<n>``). Exists for readers only once progress names it or a later one."""
+    """KV ``progress`` (keys ``version.<job>.<n>``). Exists for readers only once progress names it or a later one.
+
+    ``steps`` are all that were counted, also those of forks whose weight is 0 since a guard chose another's model.
+    """
 
     schema: int = 1
     job_id: JobId
@@ -314,4 +328,5 @@ class VersionManifest:
     parents: tuple[Parent, ...] = ()
     rejected: dict[str, str] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
+    guard: Guarded | None = None
     weights_deleted: bool = False

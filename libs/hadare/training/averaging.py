@@ -85,15 +85,15 @@ def consolidate_candidates(
 ) -> dict[str, tuple[Path, Consolidation]]:
     """The versions that a guard chooses among (``forking.outer.choose``), by the candidate's name, one file each.
 
-    All carry the momentum on, so that the choice of one round does not bind the next. Empty if no fork is sound. The
-    fork with most steps alone is left out if it is the only one: it is the average.
+    All carry the momentum on, so that the choice of one round does not bind the next. If no fork is sound there is the
+    average alone, with nobody accepted. The fork with most steps is left out if it is the only one: it is the average.
     """
     work = _Round(base, forks, options or Options())
     memory = DILOCO.momentum
     average = folder / f"{AVERAGE}.safetensors"
     found = {AVERAGE: (average, work.average(average, Making(memory=memory)))}
     if not work.sound:
-        return {}
+        return found
     for name, outer in CANDIDATES.items():
         if name != AVERAGE:
             out = folder / f"{name}.safetensors"

@@ -16,7 +16,10 @@ from hadare_jobtracker.service import JobTracker
 async def main(backplane: Backplane, config: JobTrackerConfig) -> None:
     averager = WeightsAverager(backplane.objects(WEIGHTS), config.work_dir, config.averaging)
     settings = TrackerSettings(
-        keep_versions=config.keep_versions, side_lease_s=config.side_lease_s, sweep_s=config.sweep_s
+        keep_versions=config.keep_versions,
+        side_lease_s=config.side_lease_s,
+        sweep_s=config.sweep_s,
+        guard_s=config.guard_s,
     )
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(averager.warm_up())

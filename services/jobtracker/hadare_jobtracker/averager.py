@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from hadare.forking.outer import outer_of
-from hadare.machines.tracker_events import Consolidate, Consolidated, ForkKept
+from hadare.forking.outer import AVERAGE, outer_of
+from hadare.machines.tracker_events import Candidate, Consolidate, Consolidated, ForkKept
 from hadare.model.jobs import ObjectRef
 from hadare.runtime.bus import Objects
+
+if TYPE_CHECKING:
+    from hadare.training.averaging import Consolidation
 
 
 class Averager(Protocol):
@@ -48,7 +52,12 @@ class WeightsAverager:
         await asyncio.to_thread(shutil.rmtree, self._work_dir / job_id, ignore_errors=True)
 
     async def _consolidate(self, task: Consolidate, folder: Path, round_folder: Path) -> Consolidated:
-        from hadare.training.averaging import ForkFile, Options, consolidate  # torch, on first use
+        from hadare.training.averaging import (
+            ForkFile,
+            Options,
+            consolidate,
+            consolidate_candidates,
+        )  # torch, on first use
 
         base = await self._base(task.base, folder)
         paths = [round_folder / f"fork-{fork.fork}.safetensors" for fork in task.forks]
@@ -65,19 +74,24 @@ class WeightsAverager:
             max_norm_ratio=task.how.max_norm_ratio,
             base_sha256=task.base.sha256,
         )
-        out = round_folder / "version.safetensors"
-        done = await asyncio.to_thread(consolidate, base, files, out, options)
-        weights = await self._store(task, out, folder) if done.accepted else None
+        if task.how.guard is None:
+            out = round_folder / "version.safetensors"
+            made = {AVERAGE: (out, await asyncio.to_thread(consolidate, base, files, out, options))}
+        else:
+            made = await asyncio.to_thread(consolidate_candidates, base, files, round_folder, options)
+        done = made[AVERAGE][1]
+        candidates = await self._store(task, made, folder) if done.accepted else {}
         return Consolidated(
             at=0.0,
             job_id=task.job_id,
             round=task.round,
-            weights=weights,
+            weights=candidates[AVERAGE].weights if candidates else None,
             kept=tuple(
                 ForkKept(fork=f.fork, weight=f.weight, delta_norm=f.delta_norm, agreement=f.agreement)
                 for f in done.accepted
             ),
             rejected=done.rejected,
+            candidates=candidates,
         )
 
     async def _base(self, ref: ObjectRef, folder: Path) -> Path:
@@ -87,14 +101,22 @@ class WeightsAverager:
             await self._objects.get(ref, path)
         return path
 
-    async def _store(self, task: Consolidate, out: Path, folder: Path) -> ObjectRef:
-        ref = await self._objects.put(out, f"{task.job_id}.v{task.version}")
-        await asyncio.to_thread(_keep_only, out, folder / f"{ref.sha256}.safetensors")
-        return ref
+    async def _store(
+        self, task: Consolidate, made: Mapping[str, tuple[Path, Consolidation]], folder: Path
+    ) -> dict[str, Candidate]:
+        """Whichever of them becomes the version, it is here when the next one is made."""
+        stored = {}
+        for name, (path, what) in made.items():
+            ref = await self._objects.put(path, f"{task.job_id}.v{task.version}")
+            stored[name] = Candidate(weights=ref, parts={fork.fork: fork.weight for fork in what.accepted})
+        places = [(made[name][0], folder / f"{one.weights.sha256}.safetensors") for name, one in stored.items()]
+        await asyncio.to_thread(_keep_only, places)
+        return stored
 
 
-def _keep_only(new: Path, place: Path) -> None:
-    """Moves ``new`` to its place and removes the older versions there."""
-    for old in place.parent.glob("*.safetensors"):
+def _keep_only(new: Sequence[tuple[Path, Path]]) -> None:
+    """Moves each file to its place and removes the older versions there."""
+    for old in new[0][1].parent.glob("*.safetensors"):
         old.unlink(missing_ok=True)
-    new.replace(place)
+    for path, place in new:
+        path.replace(place)

@@ -386,3 +386,46 @@ def test_a_train_lease_of_such_a_job_fetches_its_version_alone() -> None:
     lease = a_lease(spec=a_spec(start_object=start))
     bench.lease(lease)
     assert [command.ref for command in bench.ever(do.Fetch)] == [lease.base]
+
+
+def test_an_evaluation_on_a_device_runs_in_the_warm_process_that_trained_there() -> None:
+    bench = Bench()
+    lease = a_lease()
+    process = bench.training(lease)
+    bench.done(process, lease, at=10.0)
+    bench.uploaded(lease, at=11.0)
+    guard = a_lease(kind="evaluate", fork=1, devices=(0,), device_type="V100", base=a_ref("c"), duration_s=5.0)
+    assert bench.lease(guard, at=12.0).accepted
+    bench.fetched(guard, at=12.1)
+    assert bench.only(do.Assign).process == process
+    assert len([command for command in bench.said if isinstance(command, do.StartProcess)]) == 1
+
+
+def test_training_takes_a_device_from_an_evaluation() -> None:
+    bench = Bench()
+    guard = a_lease(kind="evaluate", fork=1, epoch=9, devices=(0,), device_type="V100")
+    bench.training(guard)
+    assert bench.lease(a_lease(round_=1), at=1.0).accepted
+    assert bench.only(do.Deliver).lease == str(guard.key)
+    assert bench.only(do.Kill).process == "p1"
+
+
+def test_an_evaluation_does_not_take_a_device_from_training_whatever_its_epoch() -> None:
+    bench = Bench()
+    bench.training(a_lease())
+    guard = a_lease(kind="evaluate", round_=7, fork=1, epoch=9, devices=(0,), device_type="V100")
+    assert "device 0 is taken" in bench.lease(guard, at=1.0).reason
+
+
+def test_a_short_evaluation_does_not_shorten_the_patience_with_a_warm_process() -> None:
+    bench = Bench(limits=LeaseLimits(idle_rounds=2.0))
+    lease = a_lease(duration_s=360.0)
+    process = bench.training(lease)
+    bench.done(process, lease, at=10.0)
+    bench.uploaded(lease, at=11.0)
+    guard = a_lease(kind="evaluate", fork=1, devices=(0,), device_type="V100", base=a_ref("c"), duration_s=5.0)
+    bench.lease(guard, at=12.0)
+    bench.fetched(guard, at=12.0)
+    bench.done(process, guard, at=13.0, path=None, steps=0, reason="done")
+    bench.give(ev.Ticked(at=13.0 + 700.0))
+    assert not bench.some(do.Kill)
