@@ -10,6 +10,7 @@ from rich.table import Table
 
 from hadare.cli import tables
 from hadare.cli.boundary import boundary
+from hadare.cli.chaos import chaos
 from hadare.cli.dst import dst
 from hadare.cli.forking import consolidate, quality
 from hadare.cli.framework import json_option, pass_session
@@ -29,6 +30,7 @@ def bench() -> None:
 bench.add_command(paper)
 bench.add_command(boundary)
 bench.add_command(dst)
+bench.add_command(chaos)
 bench.add_command(consolidate)
 bench.add_command(quality)
 
