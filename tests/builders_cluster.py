@@ -34,6 +34,12 @@ BASE_RATE = 10.0
 class PretendAverager:
     """Accepts every fork; the version's weights are a name."""
 
+    def __init__(self) -> None:
+        self.forgotten: list[str] = []
+
+    async def forget(self, job_id: str) -> None:
+        self.forgotten.append(job_id)
+
     async def consolidate(self, task: Consolidate) -> Consolidated:
         await asyncio.sleep(0.01)
         total = sum(fork.steps for fork in task.forks)
@@ -135,13 +141,14 @@ class Cluster:
     tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     planes: dict[str, MemoryBackplane] = field(default_factory=dict)
     agents: dict[str, PretendAgent] = field(default_factory=dict)
+    averager: PretendAverager = field(default_factory=PretendAverager)
 
     def start_pricing(self) -> None:
         self._start("pricing", lambda plane: Pricing(plane).run())
 
     def start_tracker(self, name: str = "tracker") -> None:
         settings = TrackerSettings(side_lease_s=30.0)
-        self._start(name, lambda plane: JobTracker(plane, PretendAverager(), settings, name).run())
+        self._start(name, lambda plane: JobTracker(plane, self.averager, settings, name).run())
 
     def start_allocator(self, policy: str = "hadare", name: str = "allocator") -> None:
         settings = RoundSettings(epoch=0, round_s=self.round_s, grace_s=2.0, settle_s=5.0, policy=policy)

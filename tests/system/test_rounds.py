@@ -11,6 +11,7 @@ from builders import a_job
 from builders_cluster import Cluster
 from hadare.model.jobs import Desired, JobState
 from hadare.runtime.memory import MemoryHub
+from hadare.runtime.memory_stores import MemoryObjects
 from hadare.runtime.virtual import run_virtually
 from hadare.wire import subjects
 
@@ -45,6 +46,40 @@ def test_a_job_alone_trains_on_every_device_and_completes_with_the_metrics_of_it
         assert trained == {node for node, _ in FIVE}
 
     live(story)
+
+
+def test_what_is_kept_for_the_next_version_goes_when_the_job_has_ended() -> None:
+    async def story(cluster: Cluster) -> None:
+        cluster.start_control()
+        cluster.start_agent("n1", "V100")
+        await cluster.submit(a_job(total_steps=300))
+        await cluster.until("job-a", lambda p: p.version == 1)
+        assert cluster.averager.forgotten == []
+        await cluster.until("job-a", lambda p: p.state.ended)
+        await asyncio.sleep(1.0)
+        assert cluster.averager.forgotten == ["job-a"]
+
+    live(story)
+
+
+def test_uploads_that_were_never_finished_are_collected_but_not_those_under_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    collected: list[tuple[float, float]] = []
+
+    async def collect(_: MemoryObjects, min_age_s: float) -> int:
+        collected.append((asyncio.get_running_loop().time(), min_age_s))
+        return 0
+
+    monkeypatch.setattr(MemoryObjects, "collect_garbage", collect)
+
+    async def story(cluster: Cluster) -> None:
+        cluster.start_control()
+        await asyncio.sleep(700.0)
+
+    live(story)
+    assert len(collected) == 2
+    assert all(min_age_s >= 600.0 for _, min_age_s in collected)
 
 
 def test_steps_are_the_sum_of_the_parents_of_all_versions() -> None:

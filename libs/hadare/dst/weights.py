@@ -49,6 +49,9 @@ class SimAverager:
 
     objects: SimObjects
 
+    async def forget(self, job_id: str) -> None:
+        """It keeps nothing."""
+
     async def consolidate(self, task: Consolidate) -> Consolidated:
         base = unpack(await self.objects.get_bytes(task.base))
         assert isinstance(base, VersionWeights)

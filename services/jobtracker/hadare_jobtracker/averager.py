@@ -23,6 +23,10 @@ class Averager(Protocol):
 
     async def consolidate(self, task: Consolidate) -> Consolidated: ...
 
+    async def forget(self, job_id: str) -> None:
+        """The job has ended: drops what is kept for its next version, once none is being made any more."""
+        ...
+
 
 class WeightsAverager:
     """The real one: a folder for each consolidation, the arithmetic in a thread, each job's newest version at hand."""
@@ -31,13 +35,14 @@ class WeightsAverager:
         self._objects = objects
         self._work_dir = work_dir
         self._slots = asyncio.Semaphore(at_once)
+        self._at_work: dict[str, asyncio.Lock] = {}
         shutil.rmtree(work_dir, ignore_errors=True)
         work_dir.mkdir(parents=True, exist_ok=True)
 
     async def consolidate(self, task: Consolidate) -> Consolidated:
         folder = self._work_dir / task.job_id
         round_folder = folder / str(task.round)
-        async with self._slots:
+        async with self._at_work.setdefault(task.job_id, asyncio.Lock()), self._slots:
             await asyncio.to_thread(round_folder.mkdir, parents=True, exist_ok=True)
             try:
                 return await self._consolidate(task, folder, round_folder)
@@ -49,7 +54,9 @@ class WeightsAverager:
         await asyncio.to_thread(import_module, "hadare.training.averaging")
 
     async def forget(self, job_id: str) -> None:
-        await asyncio.to_thread(shutil.rmtree, self._work_dir / job_id, ignore_errors=True)
+        async with self._at_work.setdefault(job_id, asyncio.Lock()):
+            await asyncio.to_thread(shutil.rmtree, self._work_dir / job_id, ignore_errors=True)
+        self._at_work.pop(job_id, None)
 
     async def _consolidate(self, task: Consolidate, folder: Path, round_folder: Path) -> Consolidated:
         from hadare.training.averaging import (

@@ -250,6 +250,8 @@ class JobTracker:
         await self._progress.write(progress.job_id, progress)
         data = {"state": progress.state, "steps": progress.steps, "version": progress.version}
         log.debug("progress stored", job_id=progress.job_id, **data)
+        if progress.state.ended:
+            self._begin(self._averager.forget(progress.job_id))
 
     async def _consolidate(self, command: Consolidate) -> None:
         data: dict[str, str | int] = {
@@ -303,6 +305,8 @@ class JobTracker:
     async def _list_objects(self) -> None:
         try:
             names = await self._objects.names()
+            # What an upload that died has left; none that goes on waits as long as this between two of its chunks.
+            await self._objects.collect_garbage(2 * self._settings.sweep_s)
         except Unavailable as error:
             log.warning("the weights store cannot be listed", error=str(error))
             return

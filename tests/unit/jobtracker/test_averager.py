@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -66,3 +67,16 @@ async def test_an_average_of_versions_is_kept_unless_a_job_does_without(tmp_path
 async def test_without_a_sound_fork_there_is_no_version_and_a_reason(tmp_path: Path) -> None:
     done, _ = await made(tmp_path, ConsolidationSpec(), [(3, torch.full((2,), float("nan")))])
     assert (done.weights, done.rejected) == (None, {0: "not finite"})
+
+
+async def test_nothing_is_kept_of_a_job_that_has_ended_not_even_by_a_version_under_way(tmp_path: Path) -> None:
+    objects = MemoryObjects(MemoryHub(), "weights")
+    base = await objects.put(a_file(tmp_path / "base", {"model.w": torch.zeros(2)}), "v0")
+    fork = await objects.put(a_file(tmp_path / "fork", {"model.w": torch.ones(2)}), "fork0")
+    given = (Contribution(fork=0, attempt=0, steps=3, object=fork),)
+    task = Consolidate(job_id="j", round=1, base=base, version=1, forks=given, how=ConsolidationSpec(), traceparent="")
+    averager = WeightsAverager(objects, tmp_path / "work", at_once=2)
+    await averager.consolidate(task)
+    assert list((tmp_path / "work").iterdir())
+    await asyncio.gather(averager.consolidate(task), averager.forget("j"))
+    assert list((tmp_path / "work").iterdir()) == []
