@@ -7,12 +7,15 @@ import hashlib
 import io
 import random
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from hadare.model.errors import Rejected
+from hadare.model.errors import Rejected, Unavailable
 from hadare.model.jobs import ObjectRef
 from hadare.runtime.nats_connection import NatsBackplane
+from hadare.runtime.nats_objects import CHUNK_BYTES, IN_FLIGHT, NatsObjects
+from hadare.runtime.pace import Pace
 from hadare.wire.subjects import WEIGHTS
 from nats_fixtures import Connect
 
@@ -151,3 +154,119 @@ async def test_two_writers_of_the_same_object_agree(
     assert refs[0] == refs[1]
     await other.objects(WEIGHTS).get(refs[0], tmp_path / "copy")
     assert (tmp_path / "copy").read_bytes() == content
+
+
+# Transfers that are cut off
+
+
+class Cut:
+    """A pace that counts what passes, and cuts the line after so many chunks."""
+
+    def __init__(self, after: int | None = None) -> None:
+        self._after = after
+        self.passed = 0
+
+    def take(self, count: int) -> float:
+        if self._after is not None and self.passed >= self._after * CHUNK_BYTES:
+            raise Unavailable("the line is cut")
+        self.passed += count
+        return 0.0
+
+
+def with_pace(backplane: NatsBackplane, pace: Cut) -> NatsObjects:
+    return NatsObjects(backplane.link, WEIGHTS, cast("Pace", pace))
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    """Forty chunks and a bit."""
+    path = tmp_path / "large"
+    path.write_bytes(random.Random(8).randbytes(40 * CHUNK_BYTES + 5))
+    return path
+
+
+async def test_a_fetch_that_was_cut_off_goes_on_where_it_was_even_in_another_process(
+    backplane: NatsBackplane, connect: Connect, large: Path, tmp_path: Path
+) -> None:
+    ref = await backplane.objects(WEIGHTS).put(large, "a")
+    with pytest.raises(Unavailable):
+        await with_pace(backplane, Cut(after=30)).get(ref, tmp_path / "copy")
+    rest = Cut()
+    await with_pace(await connect("another"), rest).get(ref, tmp_path / "copy")
+    assert same(tmp_path / "copy", large)
+    assert rest.passed <= ref.bytes - 24 * CHUNK_BYTES
+    assert names_in(tmp_path) == ["copy", "large"]
+
+
+async def test_an_object_that_was_put_anew_meanwhile_is_fetched_from_its_start(
+    backplane: NatsBackplane, large: Path, tmp_path: Path
+) -> None:
+    objects = backplane.objects(WEIGHTS)
+    ref = await objects.put(large, "a")
+    with pytest.raises(Unavailable):
+        await with_pace(backplane, Cut(after=30)).get(ref, tmp_path / "copy")
+    await objects.delete(ref.name)
+    await objects.put(large, "a")
+    await objects.get(ref, tmp_path / "copy")
+    assert same(tmp_path / "copy", large)
+
+
+def same(one: Path, other: Path) -> bool:
+    return one.read_bytes() == other.read_bytes()
+
+
+class Line:
+    """Sends chunks as ever, but for one: it is lost (``lands`` False), or lands and nobody hears of it."""
+
+    def __init__(self, objects: NatsObjects, number: int, *, lands: bool, others_land: bool = True) -> None:
+        self._send = objects._send_chunk
+        self._number = number
+        self._lands = lands
+        self._others_land = others_land
+        self.sent = 0
+
+    async def __call__(self, subject: str, chunk: bytes) -> int:
+        number, self.sent = self.sent, self.sent + 1
+        if number == self._number and not self._lands:
+            raise Unavailable("the line is cut")
+        if not self._others_land and self._number < number < self._number + IN_FLIGHT:
+            raise Unavailable("the line is cut")
+        sequence = await self._send(subject, chunk)
+        if number == self._number:
+            raise Unavailable("the line is cut")
+        return sequence
+
+
+@pytest.mark.parametrize("lands", [False, True])
+async def test_an_upload_that_was_cut_off_goes_on_where_it_was(
+    backplane: NatsBackplane, large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lands: bool
+) -> None:
+    objects = NatsObjects(backplane.link, WEIGHTS)
+    line = Line(objects, 30, lands=lands, others_land=False)
+    monkeypatch.setattr(objects, "_send_chunk", line)
+    ref = await objects.put(large, "a")
+    assert line.sent <= 41 + IN_FLIGHT
+    monkeypatch.undo()
+    into = io.BytesIO()
+    found = await (await stock(backplane)).get(ref.name, writeinto=into)
+    assert (hashlib.sha256(into.getvalue()).hexdigest(), found.info.chunks) == (ref.sha256, 41)
+
+
+async def test_an_upload_of_which_a_chunk_in_the_middle_was_lost_is_done_anew(
+    backplane: NatsBackplane, large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objects = NatsObjects(backplane.link, WEIGHTS)
+    monkeypatch.setattr(objects, "_send_chunk", Line(objects, 30, lands=False))
+    ref = await objects.put(large, "a")
+    await objects.get(ref, tmp_path / "copy")
+    assert same(tmp_path / "copy", large)
+    assert await bytes_held(backplane) < 1.2 * ref.bytes
+
+
+async def test_what_is_there_already_is_not_sent_again(backplane: NatsBackplane, large: Path) -> None:
+    pace = Cut()
+    objects = with_pace(backplane, pace)
+    first = await objects.put(large, "a")
+    sent = pace.passed
+    assert await objects.put(large, "a") == first
+    assert pace.passed == sent

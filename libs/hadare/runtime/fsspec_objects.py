@@ -10,7 +10,6 @@ import hashlib
 import os
 import re
 import secrets
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
@@ -21,6 +20,7 @@ import structlog
 from hadare.model.errors import Broken, HadareError, Rejected, Unavailable
 from hadare.model.jobs import ObjectRef
 from hadare.runtime.pace import Pace
+from hadare.runtime.parts import Part
 
 log = structlog.get_logger("hadare.fsspec")
 
@@ -33,6 +33,8 @@ _PARTS = "parts"
 
 class FsspecObjects:
     """The ``Objects`` of a folder. One is written beside its place and moved there when it is whole.
+
+    What was cut off is gone on with: a fetch always, an upload where files can be added to.
 
     Raises ``Broken`` if the URL cannot be used here.
     """
@@ -48,6 +50,9 @@ class FsspecObjects:
             raise Broken(f"{url} is not a place for weights: {error}") from error
         self._root = str(root).rstrip("/")
         self._pace = pace or Pace()
+        # Buckets take a file whole or not at all.
+        self._can_add = "file" in self._files.protocol
+        self._begun: dict[str, str] = {}
 
     async def put(self, path: Path, label: str) -> ObjectRef:
         return await self._doing(lambda: self._put(path, label), f"put {label}")
@@ -79,16 +84,44 @@ class FsspecObjects:
         place = self._place(ref.name)
         if self._size(place) == size:
             return ref
-        part = f"{self._root}/{_PARTS}/{secrets.token_hex(12)}"
+        part = self._begun.pop(ref.name, None) or f"{self._root}/{_PARTS}/{secrets.token_hex(12)}"
         self._files.makedirs(f"{self._root}/{_PARTS}", exist_ok=True)
         try:
-            with path.open("rb") as source, self._files.open(part, "wb") as target:
-                if self._copy(source, target) != digest:
+            with path.open("rb") as source:
+                if self._send(source, part) != digest:
                     raise Rejected(409, f"{path} changed while it was uploaded")
             self._files.mv(part, place)
-        finally:
-            self._delete(part)
+        except BaseException as error:
+            if self._can_add and not isinstance(error, Rejected):
+                self._begun[ref.name] = part  # gone on with by the next attempt, or collected as garbage
+            else:
+                self._delete(part)
+            raise
         return ref
+
+    def _send(self, source: IO[bytes], part: str) -> str:
+        """Goes on behind what an attempt before has brought; returns the hash of all."""
+        done, digest = self._agreed(source, part)
+        source.seek(done)
+        with self._files.open(part, "ab" if done else "wb") as target:
+            while block := source.read(_BLOCK):
+                self._wait(len(block))
+                target.write(block)
+                digest.update(block)
+        return str(digest.hexdigest())
+
+    def _agreed(self, source: IO[bytes], part: str) -> tuple[int, Any]:
+        """How much of the source's beginning is there, read again to be sure, and its hash."""
+        done, digest = 0, hashlib.sha256()
+        if not self._can_add or not self._size(part):
+            return done, digest
+        with self._files.open(part, "rb") as there:
+            while block := there.read(_BLOCK):
+                if source.read(len(block)) != block:
+                    return 0, hashlib.sha256()
+                digest.update(block)
+                done += len(block)
+        return done, digest
 
     def _get(self, ref: ObjectRef, path: Path) -> None:
         place = self._place(ref.name)
@@ -97,25 +130,17 @@ class FsspecObjects:
             raise Rejected(404, f"there is no object '{ref.name}'")
         if size != ref.bytes:
             raise Rejected(404, f"object '{ref.name}' has {size} bytes, not {ref.bytes}")
-        handle, name = tempfile.mkstemp(prefix=f".{path.name[:64]}.", suffix=".part", dir=path.parent)
-        part = Path(name)
-        try:
-            with os.fdopen(handle, "wb") as target, self._files.open(place, "rb") as source:
-                found = self._copy(source, target)
-            if found != ref.sha256:
-                raise Rejected(404, f"object '{ref.name}' does not have the content that it should have")
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
+        with Part(ref, path) as part:
+            with self._files.open(place, "rb") as source:
+                source.seek(part.done)
+                while block := source.read(_BLOCK):
+                    part.append([block])
+                    self._wait(len(block))
+            part.finish()
 
-    def _copy(self, source: IO[bytes], target: IO[bytes]) -> str:
-        digest = hashlib.sha256()
-        while block := source.read(_BLOCK):
-            target.write(block)
-            digest.update(block)
-            if (wait_s := self._pace.take(len(block))) > 0:
-                time.sleep(wait_s)
-        return digest.hexdigest()
+    def _wait(self, count: int) -> None:
+        if (wait_s := self._pace.take(count)) > 0:
+            time.sleep(wait_s)
 
     def _collect(self, min_age_s: float) -> int:
         folder = f"{self._root}/{_PARTS}"

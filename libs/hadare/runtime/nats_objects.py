@@ -11,8 +11,8 @@ import base64
 import hashlib
 import json
 import os
-import tempfile
 from collections import deque
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -28,6 +28,7 @@ from hadare.runtime.nats_reader import Reader, latest_of
 from hadare.runtime.nats_stored import Stored, last_of, subjects_of, unix_seconds
 from hadare.runtime.nats_streams import Names
 from hadare.runtime.pace import Pace
+from hadare.runtime.parts import Part
 
 log = structlog.get_logger("hadare.nats")
 
@@ -38,6 +39,27 @@ STALL_S = 30.0
 
 _PUT_PATIENCE_S = 90.0
 _MAX_NAME = 256
+# Uploads that were cut off and may be gone on with; what is forgotten beyond that is garbage, and collected.
+_MOST_BEGUN = 64
+
+
+class Disordered(Unavailable):
+    """What has landed of an upload is not its beginning: it has to be done anew."""
+
+
+@dataclass(slots=True)
+class Upload:
+    """How far an upload has come: ``sent`` chunks have landed in order, the newest at ``last`` of the stream."""
+
+    nuid: str
+    sent: int = 0
+    last: int = 0
+
+    def heard(self, sequence: int) -> None:
+        """The next chunk has landed. Raises ``Disordered``."""
+        if sequence <= self.last:
+            raise Disordered("chunks arrived out of order")
+        self.sent, self.last = self.sent + 1, sequence
 
 
 class NatsObjects:
@@ -49,6 +71,7 @@ class NatsObjects:
         names = Names(link.prefix)
         self._bucket = names.objects(bucket)
         self._stream = names.objects_stream(bucket)
+        self._begun: dict[str, Upload] = {}
 
     async def put(self, path: Path, label: str) -> ObjectRef:
         digest, size = await asyncio.to_thread(_digest_of, path)
@@ -67,16 +90,10 @@ class NatsObjects:
             raise Rejected(404, f"there is no object '{ref.name}'")
         if int(meta.get("size", -1)) != ref.bytes:
             raise Rejected(404, f"object '{ref.name}' has {meta.get('size')} bytes, not {ref.bytes}")
-        # Not forced to disk, which can cost more than the transfer: whoever finds a file after a crash hashes it.
-        part = await asyncio.to_thread(_part_beside, path)
-        try:
-            with part.open("wb") as file:
-                found = await self._download(meta, file)
-            if found != ref.sha256:
-                raise Rejected(404, f"object '{ref.name}' does not have the content that it should have")
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
+        part = await asyncio.to_thread(Part, ref, path)
+        with part:
+            await self._download(meta, part)
+            await asyncio.to_thread(part.finish)
 
     async def delete(self, name: str) -> None:
         meta = await self._described(name)
@@ -112,36 +129,72 @@ class NatsObjects:
         return removed
 
     async def _upload(self, path: Path, ref: ObjectRef) -> None:
-        nuid = self._link.new_id()
+        """Goes on with an upload of this process that was cut off. What failed for good leaves no chunk behind."""
+        upload = self._begun.pop(ref.name, None) or Upload(self._link.new_id())
+        subject = self._chunk_subject(upload.nuid)
         try:
-            chunks = await self._send_chunks(path, self._chunk_subject(nuid), ref.bytes)
-            await self._describe(ref, nuid, chunks)
+            if upload.sent:
+                await self._catch_up(upload, path)
+            await self._send_chunks(path, upload, ref.bytes)
+            if await self._landed(subject) != upload.sent:
+                raise Disordered("a chunk has landed twice")
+            await self._describe(ref, upload)
+        except Unavailable as cut_off:
+            if upload.sent and not isinstance(cut_off, Disordered):
+                self._begun[ref.name] = upload
+                while len(self._begun) > _MOST_BEGUN:
+                    self._begun.pop(next(iter(self._begun)))
+            else:
+                await self._purge_quietly(subject)
+            raise
         except BaseException:
-            await self._purge_quietly(self._chunk_subject(nuid))
+            await self._purge_quietly(subject)
             raise
 
-    async def _send_chunks(self, path: Path, subject: str, size: int) -> int:
+    async def _catch_up(self, upload: Upload, path: Path) -> None:
+        """Chunks that landed without our hearing of it: they are read again. Raises ``Disordered``."""
+        subject = self._chunk_subject(upload.nuid)
+        unheard = await self._landed(subject) - upload.sent
+        if unheard < 0:
+            raise Disordered("chunks of the upload are gone")
+        if not unheard:
+            return
+        with path.open("rb") as file:
+            file.seek(upload.sent * CHUNK_BYTES)
+            async with Reader(self._link, self._stream, [subject], after=upload.last, patience_s=STALL_S) as reader:
+                for _ in range(unheard):
+                    stored = await reader.next()
+                    if stored is None or stored.data != await asyncio.to_thread(file.read, CHUNK_BYTES):
+                        raise Disordered("chunks arrived out of order")
+                    upload.sent, upload.last = upload.sent + 1, stored.sequence
+
+    async def _landed(self, subject: str) -> int:
+        """How many chunks of an upload the stream holds."""
+        info = await self._link.api_retrying(f"STREAM.INFO.{self._stream}", {"subjects_filter": subject})
+        return int((info["state"].get("subjects") or {}).get(subject, 0))
+
+    async def _send_chunks(self, path: Path, upload: Upload, size: int) -> None:
         """``IN_FLIGHT`` chunks at a time. One that fails, or that lands out of order, fails the whole upload."""
+        subject, sent = self._chunk_subject(upload.nuid), upload.sent * CHUNK_BYTES
         acks: deque[asyncio.Task[int]] = deque()
-        last = count = sent = 0
         try:
             with path.open("rb") as file:
+                file.seek(sent)
                 while chunks := await asyncio.to_thread(_chunks_of, file):
                     for chunk in chunks:
                         acks.append(asyncio.create_task(self._send_chunk(subject, chunk)))
-                        count, sent = count + 1, sent + len(chunk)
+                        sent += len(chunk)
                         await asyncio.sleep(self._pace.take(len(chunk)))
                         if len(acks) >= IN_FLIGHT:
-                            last = _in_order(await acks.popleft(), last)
+                            upload.heard(await acks.popleft())
             while acks:
-                last = _in_order(await acks.popleft(), last)
+                upload.heard(await acks.popleft())
         finally:
             for ack in acks:
                 ack.cancel()
             await asyncio.gather(*acks, return_exceptions=True)
         if sent != size:
             raise Rejected(409, f"{path} changed while it was uploaded")
-        return count
 
     async def _send_chunk(self, subject: str, chunk: bytes) -> int:
         answer = await self._link.request(subject, chunk, timeout_s=STALL_S)
@@ -150,49 +203,53 @@ class NatsObjects:
         except ApiError as error:
             raise Unavailable(f"the weights store refuses a chunk: {error}") from error
 
-    async def _describe(self, ref: ObjectRef, nuid: str, chunks: int) -> None:
+    async def _describe(self, ref: ObjectRef, upload: Upload) -> None:
         raw = bytes.fromhex(ref.sha256)
         meta = {
             "name": ref.name,
             "bucket": self._bucket,
-            "nuid": nuid,
+            "nuid": upload.nuid,
             "size": ref.bytes,
             "mtime": datetime.now(UTC).isoformat(),
-            "chunks": chunks,
+            "chunks": upload.sent,
             "digest": "SHA-256=" + base64.urlsafe_b64encode(raw).decode(),
             "options": {"max_chunk_size": CHUNK_BYTES},
         }
         await self._link.store(
             self._meta_subject(ref.name),
             json.dumps(meta).encode(),
-            message_id=f"object:{nuid}",
+            message_id=f"object:{upload.nuid}",
             headers={"Nats-Rollup": "sub"},
         )
 
-    async def _download(self, meta: dict[str, Any], file: BinaryIO) -> str:
-        digest = hashlib.sha256()
-        left, size = int(meta["chunks"]), 0
-        held: list[bytes] = []
+    async def _download(self, meta: dict[str, Any], part: Part) -> None:
+        """From where the part ends, if it is of the same upload."""
+        if part.mark.get("nuid") != meta["nuid"]:
+            await asyncio.to_thread(part.restart)
+        after, left = int(part.mark.get("last", 0)), int(meta["chunks"]) - int(part.mark.get("chunks", 0))
+        size, held = part.done, list[Stored]()
         subject = self._chunk_subject(meta["nuid"])
         loop = asyncio.get_running_loop()
         progress = loop.time()
-        async with Reader(self._link, self._stream, [subject], batch=2 * IN_FLIGHT, patience_s=STALL_S) as reader:
+        async with Reader(
+            self._link, self._stream, [subject], after=after, batch=2 * IN_FLIGHT, patience_s=STALL_S
+        ) as reader:
             while left:
                 chunk = await reader.next()
                 if chunk is not None:
-                    held.append(chunk.data)
+                    held.append(chunk)
                     left, size, progress = left - 1, size + len(chunk.data), loop.time()
                     if size > int(meta["size"]):
                         raise Rejected(404, f"object '{meta['name']}' is longer than it says")
                     if len(held) == IN_FLIGHT or not left:
-                        await asyncio.to_thread(_keep, held, file, digest)
+                        mark = {"nuid": meta["nuid"], "last": chunk.sequence, "chunks": int(meta["chunks"]) - left}
+                        await asyncio.to_thread(part.append, [one.data for one in held], mark)
                         held = []
                     await asyncio.sleep(self._pace.take(len(chunk.data)))
                 elif await self._described(meta["name"]) is None:
                     raise Rejected(404, f"object '{meta['name']}' was deleted while it was read")
                 elif loop.time() - progress > STALL_S:
                     raise Unavailable(f"object '{meta['name']}' has lost {left} chunks")
-        return digest.hexdigest()
 
     async def _described(self, name: str) -> dict[str, Any] | None:
         stored = await last_of(self._link, self._stream, self._meta_subject(name))
@@ -235,32 +292,13 @@ def _ref_of(name: str, meta: dict[str, Any]) -> ObjectRef | None:
     return ObjectRef(name=name, sha256=name.rpartition(".")[2], bytes=size) if isinstance(size, int) else None
 
 
-def _in_order(sequence: int, last: int) -> int:
-    if sequence <= last:
-        raise Unavailable("chunks arrived out of order")
-    return sequence
-
-
 def _digest_of(path: Path) -> tuple[str, int]:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         return digest, file.seek(0, os.SEEK_END)
 
 
-def _part_beside(path: Path) -> Path:
-    """A temporary file in the same folder, so that the rename at the end is atomic."""
-    handle, name = tempfile.mkstemp(prefix=f".{path.name[:64]}.", suffix=".part", dir=path.parent)
-    os.close(handle)
-    return Path(name)
-
-
 def _chunks_of(file: BinaryIO) -> list[bytes]:
     """Several at once: each visit of a thread costs about as much as a chunk."""
     block = file.read(IN_FLIGHT * CHUNK_BYTES)
     return [block[at : at + CHUNK_BYTES] for at in range(0, len(block), CHUNK_BYTES)]
-
-
-def _keep(chunks: list[bytes], file: BinaryIO, digest: Any) -> None:
-    for chunk in chunks:
-        file.write(chunk)
-        digest.update(chunk)

@@ -13,10 +13,13 @@ from hadare.model.errors import Rejected
 from hadare.model.jobs import ObjectRef
 from hadare.runtime.backoff import retrying
 from hadare.runtime.bus import Objects
+from hadare.runtime.parts import remove_old_parts
 
 log = structlog.get_logger("hadare.node_agent")
 
 _BLOCK = 2**20
+# A fetch that was cut off is gone on with for so long.
+_PART_AGE_S = 86_400.0
 
 
 class Weights(Protocol):
@@ -55,6 +58,7 @@ class WeightsCache:
         self._locks: dict[str, asyncio.Lock] = {}
         self._pins: dict[str, str] = {}
         directory.mkdir(parents=True, exist_ok=True)
+        remove_old_parts(directory, _PART_AGE_S)
 
     async def fetch(self, lease: str, ref: ObjectRef, *, sent: bool = False) -> Path:
         source = self._sent if sent else self._objects

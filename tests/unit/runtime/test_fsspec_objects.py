@@ -124,3 +124,49 @@ async def test_the_name_says_the_hash(objects: FsspecObjects, tmp_path: Path) ->
     ref = await objects.put(a_file(tmp_path, b"abc"), "job.v1")
     assert ref == ObjectRef(name=f"job.v1.{hashlib.sha256(b'abc').hexdigest()}", sha256=ref.sha256, bytes=3)
     assert ref.sha256 == hashlib.sha256(b"abc").hexdigest()
+
+
+class Cut(Pace):
+    """Cuts the line after so many blocks; counts what passes."""
+
+    def __init__(self, after: int | None = None) -> None:
+        super().__init__()
+        self._after = after
+        self.passed = 0
+
+    def take(self, count: int) -> float:
+        if self._after is not None and self._after == 0:
+            raise Unavailable("the line is cut")
+        self._after = None if self._after is None else self._after - 1
+        self.passed += count
+        return 0.0
+
+
+async def test_a_fetch_that_was_cut_off_goes_on_where_it_was(root: Path, tmp_path: Path) -> None:
+    content = b"weights!" * 2**21
+    ref = await FsspecObjects(f"file://{root}").put(a_file(tmp_path, content), "job.v1")
+    with pytest.raises(Unavailable):
+        await FsspecObjects(f"file://{root}", Cut(after=2)).get(ref, tmp_path / "copy")
+    rest = Cut()
+    await FsspecObjects(f"file://{root}", rest).get(ref, tmp_path / "copy")
+    assert (tmp_path / "copy").read_bytes() == content
+    assert rest.passed < ref.bytes
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+async def test_an_upload_that_was_cut_off_goes_on_where_it_was_if_what_is_there_is_its_beginning(
+    root: Path, tmp_path: Path, damaged: bool
+) -> None:
+    content = b"weights!" * 2**21
+    pace = Cut(after=2)
+    objects = FsspecObjects(f"file://{root}", pace)
+    with pytest.raises(Unavailable):
+        await objects.put(a_file(tmp_path, content), "job.v1")
+    if damaged:
+        (left,) = (root / "parts").iterdir()
+        left.write_bytes(b"x" * left.stat().st_size)
+    pace._after, pace.passed = None, 0
+    ref = await objects.put(a_file(tmp_path, content), "job.v1")
+    assert (root / ref.name).read_bytes() == content
+    assert (pace.passed == ref.bytes) is damaged
+    assert list((root / "parts").iterdir()) == []
