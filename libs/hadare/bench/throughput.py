@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import csv
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from math import exp, log
 from statistics import median
 
 from scipy.stats import spearmanr
 
+from hadare.model.jobs import Measured
 from hadare.scheduling.devices import pmi
-from hadare.scheduling.throughput import COLD_EXPONENT
+from hadare.scheduling.throughput import COLD_EXPONENT, observe
+
+_DRAWS = 20
 
 GFLOP_PER_SAMPLE: Mapping[str, float] = {
     "ResNet-18": 3.3,
@@ -42,6 +48,47 @@ class GuessQuality:
     p90_error: float
     spearman: float
     constant: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EstimateQuality:
+    """The first guess, and the relative errors after each of the first rounds, in which a rate is measured with
+    ``noise`` (relative standard deviation of a round's measurement)."""
+
+    guess: GuessQuality
+    noise: float
+    rounds: tuple[RoundError, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundError:
+    round: int
+    median_error: float
+    p90_error: float
+
+
+def measure(noise: float, rounds: int = 3, seed: int = 0) -> EstimateQuality:
+    """On Gavel's published table, which is shipped."""
+    table = resources.files("hadare.tables").joinpath("traces", "throughput_gavel.csv")
+    cells = cells_of(list(csv.DictReader(table.read_text(encoding="utf-8").splitlines())))
+    errors = _learnt(cells, noise, rounds, random.Random(seed))
+    found = tuple(
+        RoundError(round=number, median_error=median(seen), p90_error=sorted(seen)[int(0.9 * len(seen))])
+        for number, seen in enumerate(errors, start=1)
+    )
+    return EstimateQuality(guess=leave_one_out(cells), noise=noise, rounds=found)
+
+
+def _learnt(cells: Sequence[Cell], noise: float, rounds: int, draw: random.Random) -> list[list[float]]:
+    """For each round the errors of what is known after it, over all cells and a few draws of the noise."""
+    errors: list[list[float]] = [[] for _ in range(rounds)]
+    for cell in cells:
+        for _ in range(_DRAWS):
+            known: Measured | None = None
+            for seen in errors:
+                known = observe(known, cell.steps_per_s * max(0.01, draw.gauss(1.0, noise)))
+                seen.append(abs(known.steps_per_s / cell.steps_per_s - 1))
+    return errors
 
 
 def cells_of(rows: Sequence[Mapping[str, str]]) -> list[Cell]:

@@ -12,10 +12,12 @@ from hadare.cli import tables
 from hadare.cli.boundary import boundary
 from hadare.cli.chaos import chaos
 from hadare.cli.dst import dst
+from hadare.cli.estimates import throughput
 from hadare.cli.forking import consolidate, quality
 from hadare.cli.framework import json_option, pass_session
 from hadare.cli.paper import paper
 from hadare.cli.session import Session
+from hadare.cli.transfer import transfer
 from hadare.wire import codec
 
 if TYPE_CHECKING:
@@ -33,6 +35,8 @@ bench.add_command(dst)
 bench.add_command(chaos)
 bench.add_command(consolidate)
 bench.add_command(quality)
+bench.add_command(transfer)
+bench.add_command(throughput)
 
 
 @bench.command()

@@ -5,7 +5,7 @@ from importlib import resources
 
 import pytest
 
-from hadare.bench.throughput import Cell, cells_of, leave_one_out
+from hadare.bench.throughput import Cell, cells_of, leave_one_out, measure
 from hadare.model.jobs import JobSpec
 from hadare.scheduling.throughput import COLD_CONSTANT, cold_rate, observe
 
@@ -42,3 +42,15 @@ def test_the_guess_in_use_is_the_one_that_is_measured_here() -> None:
     spec = JobSpec(workload="w.m:C", total_steps=1, batch_size=128, config={"gflop_per_sample": 24.6})
     cell = next(c for c in published() if (c.model, c.batch_size, c.device_type) == ("ResNet-50", 128, "P100"))
     assert abs(cold_rate(spec, "P100") / cell.steps_per_s - 1) < 0.5
+
+
+def test_estimates_are_within_a_tenth_after_two_rounds_and_better_with_each() -> None:
+    found = measure(noise=0.05)
+    assert (found.guess.median_error <= 0.25, found.guess.spearman >= 0.92) == (True, True)
+    assert found.rounds[1].p90_error <= 0.1
+    assert found.rounds[0].median_error < found.guess.median_error
+
+
+def test_noise_is_what_is_left_after_the_first_round() -> None:
+    assert [r.median_error for r in measure(noise=0.0).rounds] == [0.0, 0.0, 0.0]
+    assert measure(noise=0.3).rounds[0].median_error > measure(noise=0.1).rounds[0].median_error
