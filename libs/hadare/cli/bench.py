@@ -17,6 +17,7 @@ from hadare.cli.forking import consolidate, quality
 from hadare.cli.framework import json_option, pass_session
 from hadare.cli.paper import paper
 from hadare.cli.session import Session
+from hadare.cli.start import start
 from hadare.cli.transfer import transfer
 from hadare.wire import codec
 
@@ -35,6 +36,7 @@ bench.add_command(dst)
 bench.add_command(chaos)
 bench.add_command(consolidate)
 bench.add_command(quality)
+bench.add_command(start)
 bench.add_command(transfer)
 bench.add_command(throughput)
 
