@@ -8,12 +8,13 @@ from dataclasses import dataclass, field, replace
 from rich.table import Table
 
 from hadare.cli import tables
+from hadare.model.jobs import Guarded
 from hadare.wire import api
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionTold:
-    """A version as the events tell of it; ``metrics`` once it was evaluated."""
+    """A version as the events tell of it; ``metrics`` once it was evaluated, ``guard`` if one chose it."""
 
     version: int
     at: float = 0.0
@@ -21,6 +22,7 @@ class VersionTold:
     forks: int = 0
     loss: float | None = None
     metrics: dict[str, float] = field(default_factory=dict)
+    guard: Guarded | None = None
 
 
 def by_version(points: Iterable[api.HistoryPoint]) -> list[VersionTold]:
@@ -30,12 +32,13 @@ def by_version(points: Iterable[api.HistoryPoint]) -> list[VersionTold]:
         known = told.get(point.version) or VersionTold(version=point.version, at=point.at)
         if point.steps is not None:
             known = replace(known, steps=point.steps, forks=point.forks or 0, loss=point.loss, at=point.at)
-        told[point.version] = replace(known, metrics=point.metrics or known.metrics)
+        told[point.version] = replace(known, metrics=point.metrics or known.metrics, guard=point.guard or known.guard)
     return [told[version] for version in sorted(told)]
 
 
 def of_history(versions: Sequence[VersionTold]) -> Table:
-    """A column for each metric."""
+    """A column for each metric, and what a guard chose, if there is one."""
+    guarded = any(one.guard for one in versions)
     names = sorted({name for one in versions for name in one.metrics})
     rows = [
         (
@@ -44,8 +47,15 @@ def of_history(versions: Sequence[VersionTold]) -> Table:
             one.forks or "",
             tables.number(one.loss),
             *(tables.number(one.metrics.get(name)) for name in names),
+            *([_choice(one.guard)] if guarded else []),
         )
         for one in versions
     ]
     columns = ("VERSION", "STEPS", "FORKS", "TRAINING LOSS", *(name.upper() for name in names))
-    return tables.table(columns, rows, right=columns)
+    return tables.table((*columns, "CHOSEN") if guarded else columns, rows, right=columns)
+
+
+def _choice(guard: Guarded | None) -> str:
+    if guard is None:
+        return ""
+    return f"{guard.chosen}: {guard.reason}" if guard.reason else guard.chosen

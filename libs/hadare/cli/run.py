@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 @click.option("--code", metavar="DIR", type=CODE_FOLDER, help="Import the workload from this folder.")
 @click.option("--start-from", metavar="FILE", help="A safetensors file with the first weights.")
 @click.option("--steps", type=click.IntRange(min=1), help="Train so many steps. Default: the file's total_steps.")
+@click.option("--round-steps", type=click.IntRange(min=1), help="With a guard: so many between two choices.")
 @click.option("--seed", type=click.IntRange(min=0), help="Default: the file's seed.")
 @click.option("--device", default="cpu", show_default=True, help="A torch device, such as cuda:0.")
 @click.option("-o", "--output", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="The weights.")
@@ -47,6 +48,7 @@ def run(
     code: Path | None,
     start_from: str | None,
     steps: int | None,
+    round_steps: int | None,
     seed: int | None,
     device: str,
     output: Path | None,
@@ -60,14 +62,22 @@ def run(
     _settle(spec, local.code)
     total = spec.total_steps if steps is None else steps
     with _bar(session, total) as progress:
-        options = {"seed": seed, "steps": steps, "out": output, "device": device, "start": local.weights}
+        options = {
+            "round_steps": round_steps,
+            "seed": seed,
+            "steps": steps,
+            "out": output,
+            "device": device,
+            "start": local.weights,
+        }
         result = _trained(lambda: train(spec, progress=progress, **options))
     document = {"workload": spec.workload, **dataclasses.asdict(result), "path": str(output) if output else None}
 
     def human(console: Console) -> None:
         metrics = ", ".join(f"{name} {value:.4f}" for name, value in result.metrics.items()) or "no metrics"
         speed = f"{result.steps} steps in {tables.duration(result.seconds)}, {result.steps_per_s:.1f} steps/s"
-        console.print(f"{metrics}; loss {result.loss:.4f}; {speed}", highlight=False)
+        kept = "; kept " + ", ".join(f"{n} × {count}" for n, count in result.chosen.items()) if result.chosen else ""
+        console.print(f"{metrics}; loss {result.loss:.4f}; {speed}{kept}", highlight=False)
 
     session.show(document, human)
 

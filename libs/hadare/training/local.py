@@ -10,20 +10,25 @@ from pathlib import Path
 from hadare.forking.schedule import data_seed
 from hadare.model.jobs import JobSpec
 from hadare.training.granted import Grant, Standing, silent
+from hadare.training.guarding import GuardedRun, train_guarded
 from hadare.training.starting import start_model
 from hadare.training.weights import FileMeta
 from hadare.training.worker import build_worker
 
+GUARDED_ROUNDS = 20
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalResult:
-    """What one worker reached. ``loss`` is the training loss of the last report interval."""
+    """What one worker reached. ``loss`` is the training loss of the last report interval; ``chosen`` how often a guard
+    kept which candidate."""
 
     steps: int
     metrics: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
     loss: float = 0.0
     steps_per_s: float = 0.0
+    chosen: dict[str, int] = field(default_factory=dict)
 
 
 def run_local(
@@ -35,10 +40,12 @@ def run_local(
     out: Path | None = None,
     device: str = "cpu",
     start: Path | None = None,
+    round_steps: int | None = None,
 ) -> LocalResult:
     """Trains ``spec`` for ``steps`` (default: all of its budget), evaluates it, and writes its weights to ``out``.
 
-    ``start``: a file with the first weights, see ``starting``.
+    ``start``: a file with the first weights, see ``starting``. ``round_steps``: how many steps a guard, if the job has
+    one, lets pass between two choices; by default there are ``GUARDED_ROUNDS`` of them.
 
     Raises ``WorkloadError`` if workload or data are missing, ``NotFinite`` if the training diverges.
     """
@@ -48,8 +55,14 @@ def run_local(
     worker = build_worker(spec.workload, spec.config, spec.batch_size, seed, device)
     if start is not None:
         start_model(start, worker.model)
-    grant = Grant(quota=total, data_seed=data_seed(seed, 0, 0), schedule_to=1.0)
-    trained = worker.train(grant, report=progress)
+    guard = spec.consolidation.guard
+    if guard is None:
+        grant = Grant(quota=total, data_seed=data_seed(seed, 0, 0), schedule_to=1.0)
+        made = GuardedRun(trained=worker.train(grant, report=progress))
+    else:
+        length = round_steps or max(1, total // GUARDED_ROUNDS)
+        made = train_guarded(worker, guard, steps=total, round_steps=length, seed=seed, report=progress)
+    trained = made.trained
     metrics = worker.evaluate()
     if out is not None:
         worker.save(out, FileMeta(user={"steps": trained.steps}))
@@ -59,4 +72,5 @@ def run_local(
         seconds=time.monotonic() - begun,
         loss=trained.loss,
         steps_per_s=trained.steps_per_s,
+        chosen=made.chosen,
     )

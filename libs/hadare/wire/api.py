@@ -13,7 +13,7 @@ from msgspec import Meta
 from hadare.machines.admission import NameClaim, SubmitIntent
 from hadare.model.events import Event, StoredEvent
 from hadare.model.fields import Count
-from hadare.model.jobs import Desired, JobState, ObjectRef, Parent
+from hadare.model.jobs import Desired, Guarded, JobState, ObjectRef, Parent
 from hadare.model.plans import Decision
 from hadare.wire import api_cluster
 from hadare.wire.api_cluster import Cursor, Limit
@@ -189,7 +189,7 @@ class ReadHistory:
 class HistoryPoint:
     """A version was made (``steps``, ``forks``, ``loss``: of the training) or evaluated (``metrics``), ``at`` Unix s.
 
-    ``loss`` is the newest that a fork had reported when the version was made.
+    ``loss`` is the newest that a fork had reported when the version was made; ``guard``: what a guard chose then.
     """
 
     sequence: Count
@@ -199,6 +199,7 @@ class HistoryPoint:
     forks: Count | None = None
     loss: float | None = None
     metrics: dict[str, float] = field(default_factory=dict)
+    guard: Guarded | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,6 +231,7 @@ class VersionInfo:
     available: bool
     parents: tuple[Parent, ...] = ()
     rejected: dict[str, str] = field(default_factory=dict)
+    guard: Guarded | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

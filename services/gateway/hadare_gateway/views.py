@@ -84,6 +84,8 @@ class Views:
 
     async def on_report(self, report: StepReport) -> None:
         """Keeps the last report of each fork of the newest round; reports of older ones are forgotten."""
+        if report.key.kind != "train":
+            return
         known = self.reports.get((report.key.job_id, report.key.fork))
         if known and (known.key.round, known.key.attempt) > (report.key.round, report.key.attempt):
             return

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
+
 from hadare.model.errors import Rejected
 from hadare.model.events import StoredEvent
-from hadare.model.jobs import VersionManifest
+from hadare.model.jobs import Guarded, VersionManifest
 from hadare.runtime.bus import Backplane
 from hadare.wire import api, subjects
 from hadare_gateway.jobs import Jobs
@@ -93,6 +95,7 @@ def _point(stored: StoredEvent) -> api.HistoryPoint:
         forks=None if data.get("forks") is None else int(data["forks"]),
         loss=float(loss) if isinstance(loss, int | float) else None,
         metrics={str(name): float(value) for name, value in metrics.items()} if isinstance(metrics, dict) else {},
+        guard=msgspec.convert(data["guard"], Guarded) if data.get("guard") else None,
     )
 
 
@@ -106,6 +109,7 @@ def _version(manifest: VersionManifest) -> api.VersionInfo:
         available=not manifest.weights_deleted,
         parents=manifest.parents,
         rejected=manifest.rejected,
+        guard=manifest.guard,
     )
 
 
