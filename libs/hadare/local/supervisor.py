@@ -10,7 +10,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -19,6 +20,7 @@ from hadare.local import processes
 from hadare.local.directory import HOST, held, remembered, write_json
 from hadare.local.processes import Program
 from hadare.local.programs import programs, spans_directory
+from hadare.local.stuck import until_stuck
 from hadare.model.errors import Broken, HadareError, Rejected
 
 _FIRST_PAUSE_S = 0.5
@@ -31,7 +33,8 @@ _SPANS_BYTES = 200_000_000
 class Supervisor:
     """Runs programs, starts again what dies (with back-off), and writes who lives to ``processes.json``.
 
-    ``told`` hears of every start (the process id) and every end (None) of a program.
+    ``told`` hears of every start (the process id) and every end (None) of a program. ``stuck`` returns when the first
+    program has to be started anew, and says why.
     """
 
     def __init__(
@@ -42,12 +45,14 @@ class Supervisor:
         *,
         longest_pause_s: float = _LONGEST_PAUSE_S,
         told: Callable[[str, int | None], None] = lambda _name, _pid: None,
+        stuck: Callable[[], Awaitable[str]] | None = None,
     ) -> None:
         self._directory = directory
         self._wanted = tuple(wanted)
         self._say = say
         self._longest_pause_s = longest_pause_s
         self._told = told
+        self._stuck = stuck
         self._ending = asyncio.Event()
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._restarts: dict[str, int] = {}
@@ -65,6 +70,7 @@ class Supervisor:
             if port is not None:
                 await self._until_listening(port, stop)
             tasks += [asyncio.create_task(self._keep(program)) for program in others]
+            tasks += [asyncio.create_task(self._mend(first, self._stuck))] if self._stuck else []
             await self._until(stop, tasks)
         finally:
             self._ending.set()
@@ -117,6 +123,21 @@ class Supervisor:
             self._write_state()
             await self._pause(pause)
             pause = min(2 * pause, self._longest_pause_s)
+
+    async def _mend(self, program: Program, stuck: Callable[[], Awaitable[str]]) -> None:
+        """Ends the program whenever it is stuck; it is started again as after any other end."""
+        while not self._ending.is_set():
+            waiting = asyncio.ensure_future(stuck())
+            ending = asyncio.create_task(self._ending.wait())
+            await asyncio.wait({waiting, ending}, return_when=asyncio.FIRST_COMPLETED)
+            ending.cancel()
+            if not waiting.done():
+                waiting.cancel()
+                return
+            process = self._running.get(program.name)
+            if process is not None:
+                self._say(f"{program.name} is stuck and is started anew: {waiting.result()}")
+                process.kill()
 
     async def _pause(self, seconds: float) -> None:
         try:
@@ -178,7 +199,9 @@ async def serve(directory: Path, say: Callable[[str], None], stop: asyncio.Event
         if cluster is None:
             raise Rejected(404, f"there is no cluster in {directory}")
         processes.trim(spans_directory(directory), _SPANS_BYTES)
-        await Supervisor(directory, programs(cluster, directory), say).run(stop, cluster.port)
+        wanted = programs(cluster, directory)
+        stuck = partial(until_stuck, directory / "nats")
+        await Supervisor(directory, wanted, say, stuck=stuck).run(stop, cluster.port)
 
 
 def log_line(text: str) -> None:

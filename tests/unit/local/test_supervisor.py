@@ -129,3 +129,23 @@ async def test_every_start_and_every_end_is_told(tmp_path: Path) -> None:
     await task
     assert told == [("a", first), ("a", None), ("a", told[2][1]), ("a", None)]
     assert told[2][1] not in (None, first)
+
+
+async def test_the_bus_is_started_anew_when_it_is_stuck(tmp_path: Path) -> None:
+    wedged, stop = asyncio.Event(), asyncio.Event()
+
+    async def stuck() -> str:
+        await wedged.wait()
+        wedged.clear()
+        return "no space left"
+
+    said: list[str] = []
+    supervisor = Supervisor(tmp_path, [a_program("bus"), a_program("b")], said.append, stuck=stuck)
+    task = asyncio.create_task(supervisor.run(stop))
+    first, other = await pid_of(tmp_path, "bus"), await pid_of(tmp_path, "b")
+    wedged.set()
+    await until(lambda: state_of(tmp_path)["bus"]["pid"] not in (None, first))
+    assert state_of(tmp_path)["b"]["pid"] == other
+    stop.set()
+    await task
+    assert "bus is stuck and is started anew: no space left" in said
