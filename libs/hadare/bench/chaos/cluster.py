@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import subprocess
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -19,12 +21,13 @@ from hadare.local.directory import LocalCluster, free_port, remember
 from hadare.local.processes import Program
 from hadare.local.programs import programs
 from hadare.local.spec import parse_cluster
+from hadare.local.stuck import until_stuck
 from hadare.local.supervisor import Supervisor
 
 BUS = "nats"
 REPLICATED = ("allocator", "jobtracker")
 NODES = "1x1:V100,1x1:P100,1x1:T4,1x1:K80"
-_DISK_MB = 64
+_DISK_MB, _STORE_MB = 64, 256
 _LONGEST_PAUSE_S = 2.0
 _SWEEP_S = 8.0
 
@@ -68,8 +71,16 @@ class ChaosCluster:
     async def __aenter__(self) -> ChaosCluster:
         self.directory.mkdir(parents=True, exist_ok=True)
         remember(self.directory, self.local)
+        self._give_disk(BUS, self.directory / BUS, _STORE_MB)  # before anything is written there
         wanted = [await self._placed(program) for program in self._programs()]
-        supervisor = Supervisor(self.directory, wanted, self._say, longest_pause_s=_LONGEST_PAUSE_S, told=self._heard)
+        supervisor = Supervisor(
+            self.directory,
+            wanted,
+            self._say,
+            longest_pause_s=_LONGEST_PAUSE_S,
+            told=self._heard,
+            stuck=partial(until_stuck, self.directory / BUS),
+        )
         self._task = asyncio.create_task(supervisor.run(self._stop, self.local.port))
         return self
 
@@ -144,21 +155,26 @@ class ChaosCluster:
             **self._setting.extra.get(kind, {}),
         }
         if "HADARE_WORK_DIR" in env:
-            self._give_disk(program.name, Path(env["HADARE_WORK_DIR"]))
+            self._give_disk(program.name, Path(env["HADARE_WORK_DIR"]), _DISK_MB)
         return replace(program, env=env)
 
-    def _give_disk(self, name: str, folder: Path) -> None:
+    def _give_disk(self, name: str, folder: Path, megabytes: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.disks[name] = folder
         if os.geteuid() != 0:
             return
-        mount = ["mount", "-t", "tmpfs", "-o", f"size={_DISK_MB}m", "tmpfs", str(folder)]
+        mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)]
         if subprocess.run(mount, check=False, capture_output=True).returncode == 0:
             self._mounted.append(folder)
 
     def _take_disks(self) -> None:
+        """Unmounts them, and leaves what they held in their places."""
         for folder in self._mounted:
+            kept = folder.with_name(f"{folder.name}.kept")
+            shutil.copytree(folder, kept, symlinks=True)
             subprocess.run(["umount", "-l", str(folder)], check=False, capture_output=True)
+            folder.rmdir()
+            kept.rename(folder)
 
     @property
     def has_own_disks(self) -> bool:

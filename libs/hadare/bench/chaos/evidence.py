@@ -23,6 +23,7 @@ from hadare.runtime.nats_connection import NatsBackplane
 from hadare.wire import subjects
 
 KEEP_VERSIONS = 3
+_UPLOAD_DIED_S = 60.0
 _TEMPORARY = ("scratch/*", "results/*", "weights/*.part", "code/*.part")
 
 
@@ -103,6 +104,12 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+async def unfinished_uploads(backplane: NatsBackplane) -> list[str]:
+    """What uploads that died have left in the store, and the tracker should have found by now."""
+    count = await backplane.objects(subjects.WEIGHTS).collect_garbage(_UPLOAD_DIED_S)
+    return [f"chunks of {count} unfinished uploads"] if count else []
+
+
 async def left_over(cluster: ChaosCluster, backplane: NatsBackplane, client: HadareClient) -> list[str]:
     """What a cluster at rest has no use for."""
     progress = {entry.record.job_id: entry.record for entry in await backplane.table(subjects.PROGRESS).entries()}
@@ -115,7 +122,8 @@ async def left_over(cluster: ChaosCluster, backplane: NatsBackplane, client: Had
         found += [f"a lease of {d.job_id} on {node.node}:{d.index}" for d in node.devices if d.job_id is not None]
     for name in cluster.nodes:
         found += [f"fork {pid} of {name}" for pid in cluster.forks(name)]
-    for name, folder in cluster.disks.items():
+    for name in cluster.proxies.keys() & cluster.disks.keys():
+        folder = cluster.disks[name]
         patterns = _TEMPORARY if name in cluster.nodes else ("*",)
         found += [str(file) for pattern in patterns for file in folder.glob(pattern)]
     return found

@@ -116,6 +116,8 @@ class Injector:
                 return await self._fill(fault, _chosen(nodes, fault))
             case Kind.DISK_FULL_TRACKER:
                 return await self._fill(fault, self._replica("jobtracker", fault))
+            case Kind.DISK_FULL_STORE:
+                return await self._fill(fault, BUS)
 
     def _replica(self, kind: str, fault: Fault) -> str:
         """The leading replica or one of the others, where there are several."""

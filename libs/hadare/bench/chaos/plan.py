@@ -32,6 +32,7 @@ class Kind(StrEnum):
     REPLAY = "replay old messages"
     DISK_FULL_AGENT = "agent's disk full"
     DISK_FULL_TRACKER = "tracker's disk full"
+    DISK_FULL_STORE = "store's disk full"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,7 @@ ODDS = {
     Kind.REPLAY: Odds(10),
     Kind.DISK_FULL_AGENT: Odds(5, 3.0, 7.0),
     Kind.DISK_FULL_TRACKER: Odds(3, 3.0, 7.0),
+    Kind.DISK_FULL_STORE: Odds(2, 2.0, 5.0),
 }
 
 

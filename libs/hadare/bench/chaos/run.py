@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hadare.bench.chaos.checks import judge
 from hadare.bench.chaos.cluster import NODES, ChaosCluster, Setting
-from hadare.bench.chaos.evidence import Evidence, collect, left_over
+from hadare.bench.chaos.evidence import collect, left_over, unfinished_uploads
 from hadare.bench.chaos.faults import Injector
 from hadare.bench.chaos.plan import Kind, draw_faults
 from hadare.bench.chaos.report import Outcome, Report, summarise
@@ -30,7 +30,7 @@ FAULTS, MINUTES = 210, 12.0
 
 _START_S = 120.0
 _LOOK_S = 1.0
-_DISKS = (Kind.DISK_FULL_AGENT, Kind.DISK_FULL_TRACKER)
+_DISKS = (Kind.DISK_FULL_AGENT, Kind.DISK_FULL_TRACKER, Kind.DISK_FULL_STORE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +38,7 @@ class Options:
     """``minutes``: over which the faults are spread. ``keep``: a folder for everything that the run leaves.
 
     ``steps`` of each job (None: as calibrated), ``jobs`` at once. ``extra``: more environment for programs, by kind.
+    ``kinds``: of faults; those that need disks of their own are left out where none can be mounted.
     ``end_s``: how long the jobs have to end once the faults are over; ``rest_s``: and then the cluster, to tidy up.
     """
 
@@ -50,8 +51,9 @@ class Options:
     jobs: int = 3
     keep: Path | None = None
     extra: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    kinds: tuple[Kind, ...] = tuple(Kind)
     end_s: float = 120.0
-    rest_s: float = 45.0
+    rest_s: float = 60.0
 
 
 def run_chaos(options: Options, say: Callable[[str], None]) -> Report:
@@ -94,6 +96,7 @@ async def _suffer(options: Options, cluster: ChaosCluster, tell: Callable[[str],
             faults_over = time.monotonic()
             await _until_ended(users, options.end_s, tell)
             left = await _until_at_rest(cluster, backplane, client, options.rest_s)
+            left += await unfinished_uploads(backplane)
             evidence = await collect(cluster, backplane, client, witness, users.promises)
         finally:
             watching.cancel()
@@ -126,7 +129,7 @@ def _started(witness: Witness) -> tuple[asyncio.Task[None], asyncio.Future[objec
 async def _play(
     options: Options, cluster: ChaosCluster, witness: Witness, users: Users, tell: Callable[[str], None]
 ) -> Injector:
-    kinds = tuple(kind for kind in Kind if cluster.has_own_disks or kind not in _DISKS)
+    kinds = tuple(kind for kind in options.kinds if cluster.has_own_disks or kind not in _DISKS)
     schedule = draw_faults(options.seed, options.faults, options.minutes * 60, kinds)
     injector = Injector(cluster, witness, options.seed, tell)
     enough = asyncio.Event()
@@ -170,6 +173,3 @@ async def _connection(cluster: LocalCluster, name: str) -> AsyncIterator[NatsBac
         yield backplane
     finally:
         await backplane.close()
-
-
-__all__ = ["Evidence", "Options", "run_chaos"]
