@@ -24,7 +24,9 @@ from hadare.local.spec import ClusterSpec, DeviceGroup, Emulation, NodeSpec
 from hadare.local.traces import read_spans
 from hadare.model.errors import Broken
 from hadare.model.events import StoredEvent
+from hadare.runtime.bus import Objects
 from hadare.runtime.nats_connection import NatsBackplane
+from hadare.wire.subjects import WEIGHTS
 
 Say = Callable[[str], None]
 
@@ -33,22 +35,36 @@ RATE = 50.0
 """Steps/s of the emulated devices: slow, so that training does not take the processor from what is measured."""
 
 _BATCH = 8
-_WARM_UP = 3
 _ASK_S = 0.5
 _SLACK_S = 120.0
 _MOST_S = 3.0
+_SLOW_BYTES_PER_S = 30e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundOptions:
-    """``rounds`` boundaries are measured, after a few to warm up."""
+    """``rounds`` boundaries are measured, after ``warm_up``. ``average``: the job keeps an average of its versions, as
+    jobs do. ``raw``: the same bytes are put and fetched afterwards by nobody but a client of the store."""
 
     params: int = 1_000_000
     forks: int = 3
     rounds: int = 15
     round_s: float = 2.0
     optimizer: str = "sgd"
+    average: bool = True
+    raw: bool = False
+    warm_up: int = 3
     directory: Path | None = None
+
+    @property
+    def fork_bytes(self) -> int:
+        """About what a fork hands in: float32, and two states a parameter with AdamW."""
+        return 4 * self.params * (3 if self.optimizer == "adamw" else 1)
+
+    @property
+    def version_bytes(self) -> int:
+        """About what a version is: a fork's tensors, and the average of versions."""
+        return self.fork_bytes + 4 * self.params * self.average
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +73,8 @@ class RoundCost:
 
     ``phases_ms`` are medians of the parts (``boundaries.PHASES``). ``load``: how many processes wanted one of the
     ``cores``, the mean of the last minute: above their number everything takes longer than it would.
+
+    ``raw_ms``: what a boundary's transfers take by themselves (``_raw``), 0 if that was not measured.
     """
 
     params: int
@@ -67,8 +85,14 @@ class RoundCost:
     boundary_ms_median: float
     boundary_ms_p90: float
     phases_ms: dict[str, float] = field(default_factory=dict)
+    average: bool = True
+    raw_ms: float = 0.0
     load: float = 0.0
     cores: int = 1
+
+    @property
+    def raw_ratio(self) -> float | None:
+        return self.boundary_ms_median / self.raw_ms if self.raw_ms else None
 
 
 def measure(options: RoundOptions, say: Say) -> RoundCost:
@@ -78,9 +102,12 @@ def measure(options: RoundOptions, say: Say) -> RoundCost:
     spec = ClusterSpec(nodes=nodes, emulation=Emulation(base_rate=RATE))
     cluster = lifecycle.prepare(directory.resolve(), spec, options.round_s, "hadare")
     say(f"starting a cluster of {options.forks} nodes in {directory}")
+    # Results of large models on a slow disk come in late; here they are waited for.
+    os.environ.setdefault("HADARE_GRACE_S", str(_patience_s(options)))
+    os.environ.setdefault("HADARE_SETTLE_S", str(30.0 + _patience_s(options)))
     supervisor = lifecycle.launch(directory.resolve(), detached=False)
     try:
-        job_id, found = asyncio.run(_train(cluster, options, supervisor, say))
+        job_id, found, raw_s = asyncio.run(_train(cluster, options, supervisor, say))
         load = os.getloadavg()[0]
     finally:
         lifecycle.stop(directory)
@@ -90,10 +117,10 @@ def measure(options: RoundOptions, say: Say) -> RoundCost:
         shutil.rmtree(directory, ignore_errors=True)
     offset_s = time.time() - time.monotonic()
     measured = boundaries(found, consolidations(spans, job_id, offset_s))
-    return summary(options, [one for one in measured if one.round > _WARM_UP], load)
+    return summary(options, [one for one in measured if one.round > options.warm_up], load, raw_s)
 
 
-def summary(options: RoundOptions, found: list[Boundary], load: float = 0.0) -> RoundCost:
+def summary(options: RoundOptions, found: list[Boundary], load: float = 0.0, raw_s: float = 0.0) -> RoundCost:
     """Raises ``Broken`` if nothing was measured."""
     if not found:
         raise Broken("no fork stayed on its node from one round to the next: nothing was measured")
@@ -107,6 +134,8 @@ def summary(options: RoundOptions, found: list[Boundary], load: float = 0.0) -> 
         boundary_ms_median=round(median(totals), 1),
         boundary_ms_p90=round(totals[int(0.9 * (len(totals) - 1))], 1),
         phases_ms={phase: round(value, 1) for phase, value in medians(found).items()},
+        average=options.average,
+        raw_ms=round(raw_s * 1e3, 1),
         load=round(load, 1),
         cores=os.cpu_count() or 1,
     )
@@ -114,16 +143,48 @@ def summary(options: RoundOptions, found: list[Boundary], load: float = 0.0) -> 
 
 async def _train(
     cluster: LocalCluster, options: RoundOptions, supervisor: subprocess.Popen[bytes], say: Say
-) -> tuple[str, list[Work]]:
+) -> tuple[str, list[Work], float]:
     def alive() -> bool:
         return supervisor.poll() is None
 
     async with connected(cluster, lifecycle.READY_LIMIT_S) as (backplane, client):
         await lifecycle.until_ready(cluster, client.status, alive)
         job = await client.submit(_job(options))
-        say(f"training {options.rounds + _WARM_UP} rounds of {options.round_s:g} s with {options.optimizer}")
+        say(f"training {options.rounds + options.warm_up} rounds of {options.round_s:g} s with {options.optimizer}")
         await _until_round(client, job.job_id, options)
-        return job.job_id, works(await _events(backplane, client, job.job_id), job.job_id)
+        found = works(await _events(backplane, client, job.job_id), job.job_id)
+        raw_s = 0.0
+        if options.raw:
+            say("putting and fetching the same bytes by themselves")
+            with tempfile.TemporaryDirectory(prefix="hadare-") as folder:
+                raw_s = await _raw(backplane.objects(WEIGHTS), Path(folder), options)
+        return job.job_id, found, raw_s
+
+
+async def _raw(objects: Objects, folder: Path, options: RoundOptions) -> float:
+    """Seconds for the transfers of a boundary and nothing else, by one client: every fork's result into the store at
+    once, and out of it; the version into it, and out of it for every fork."""
+    fork, version = folder / "fork", folder / "version"
+    for path, size in ((fork, options.fork_bytes), (version, options.version_bytes)):
+        await asyncio.to_thread(_fill, path, size)
+    numbers = range(options.forks)
+    begun = time.monotonic()
+    results = await asyncio.gather(*(objects.put(fork, f"raw.{n}") for n in numbers))
+    await asyncio.gather(*(objects.get(ref, folder / f"in{n}") for n, ref in enumerate(results)))
+    made = await objects.put(version, "raw.version")
+    await asyncio.gather(*(objects.get(made, folder / f"out{n}") for n in numbers))
+    return time.monotonic() - begun
+
+
+def _fill(path: Path, size: int) -> None:
+    with path.open("wb") as file:
+        for start in range(0, size, 2**24):
+            file.write(os.urandom(min(2**24, size - start)))
+
+
+def _patience_s(options: RoundOptions) -> float:
+    """What the transfers of a boundary may take on a slow machine."""
+    return 10.0 + (options.fork_bytes + options.version_bytes) * options.forks / _SLOW_BYTES_PER_S
 
 
 def _job(options: RoundOptions) -> dict[str, object]:
@@ -135,13 +196,14 @@ def _job(options: RoundOptions) -> dict[str, object]:
         "batch_size": _BATCH,
         "max_forks": options.forks,
         "evaluate_every_rounds": 10**6,
+        "consolidation": {} if options.average else {"ema_half_life": None},
     }
 
 
 async def _until_round(client: HadareClient, job_id: str, options: RoundOptions) -> None:
     """Raises ``Broken`` if the rounds do not come or the job ends."""
-    wanted = options.rounds + _WARM_UP + 1
-    deadline = time.monotonic() + wanted * (options.round_s + _MOST_S) + _SLACK_S
+    wanted = options.rounds + options.warm_up + 1
+    deadline = time.monotonic() + wanted * (options.round_s + _MOST_S + _patience_s(options)) + _SLACK_S
     while True:
         status = await client.get(job_id)
         if status.version >= wanted:

@@ -24,6 +24,9 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 @click.option(
     "--optimizer", type=click.Choice(["sgd", "adamw"]), default="sgd", show_default=True, help="Its state travels."
 )
+@click.option("--average/--no-average", default=True, help="The job keeps an average of its versions. Default: yes.")
+@click.option("--raw", is_flag=True, help="Also put and fetch the same bytes by themselves, to compare.")
+@click.option("--warm-up", default=3, type=click.IntRange(1), show_default=True, help="Rounds that do not count.")
 @click.option("--dir", "directory", type=_FOLDER, help="Keep the cluster's files here. Default: nothing is kept.")
 @json_option
 @pass_session
@@ -34,6 +37,9 @@ def boundary(
     rounds: int,
     round_s: float,
     optimizer: str,
+    average: bool,
+    raw: bool,
+    warm_up: int,
     directory: Path | None,
 ) -> None:
     """Measure the time from the last step of a round to the first step of the next, by phase, on a real cluster."""
@@ -44,7 +50,15 @@ def boundary(
             f"this needs the extra 'local' ({error.name or error} is missing): pip install 'hadare[local]'"
         ) from error
     options = RoundOptions(
-        params=params, forks=forks, rounds=rounds, round_s=round_s, optimizer=optimizer, directory=directory
+        params=params,
+        forks=forks,
+        rounds=rounds,
+        round_s=round_s,
+        optimizer=optimizer,
+        average=average,
+        raw=raw,
+        warm_up=warm_up,
+        directory=directory,
     )
     cost = measure(options, session.note)
 
@@ -56,5 +70,10 @@ def boundary(
             f"{cost.boundaries} boundaries; load {cost.load:.1f} on {cost.cores} cores",
             highlight=False,
         )
+        if cost.raw_ratio is not None:
+            console.print(
+                f"the same bytes by themselves {cost.raw_ms:.0f} ms: a boundary takes {cost.raw_ratio:.2f} times that",
+                highlight=False,
+            )
 
-    session.show(codec.to_plain(cost), human)
+    session.show({**codec.to_plain(cost), "raw_ratio": cost.raw_ratio}, human)

@@ -14,6 +14,8 @@ from hadare.runtime.embedded import EmbeddedNats
 CONTROL_SERVICES = ("gateway", "pricing", "allocator", "jobtracker")
 
 PASSED_ON = (
+    "HADARE_GRACE_S",
+    "HADARE_SETTLE_S",
     *("HADARE_WEIGHTS_URL", "HADARE_BANDWIDTH_MB_S", "HADARE_CAPACITY_GB", "HADARE_PYTHON", "HADARE_LOG_LEVEL"),
     *("HADARE_KEEP_ROUNDS", "HADARE_KEEP_VERSIONS", "HADARE_KEEP_CODE_S", "HADARE_UTILITY"),
 )

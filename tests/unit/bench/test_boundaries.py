@@ -82,6 +82,19 @@ def test_the_summary_has_medians() -> None:
     assert (cost.boundary_ms_median, cost.boundaries, cost.phases_ms) == (2.0, 3, medians(found))
 
 
+def test_a_boundary_is_compared_with_its_transfers_alone() -> None:
+    found = [Boundary("a", 1, 300.0, dict.fromkeys(PHASES, 1.0))]
+    assert summary(RoundOptions(), found, raw_s=0.2).raw_ratio == pytest.approx(1.5)
+    assert summary(RoundOptions(), found).raw_ratio is None
+
+
+def test_what_travels_grows_with_the_optimisers_state_and_the_average_of_versions() -> None:
+    plain = RoundOptions(params=100, average=False)
+    adamw = RoundOptions(params=100, optimizer="adamw")
+    assert (plain.fork_bytes, plain.version_bytes) == (400, 400)
+    assert (adamw.fork_bytes, adamw.version_bytes) == (1200, 1600)
+
+
 def test_nothing_measured_is_an_error_and_no_number() -> None:
     with pytest.raises(Broken, match="nothing was measured"):
         summary(RoundOptions(), [])
