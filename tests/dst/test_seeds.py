@@ -33,7 +33,7 @@ def test_seeds_are_as_long_and_as_hard_as_they_are_said_to_be(campaign: Campaign
     for seed in range(1, SEEDS + 1):
         scenario = draw(seed)
         assert len(scenario.nodes) >= 3
-        assert len(scenario.jobs) == 5
+        assert len(scenario.jobs) >= 5
 
 
 def digest(seed: int, hash_seed: str) -> str:

@@ -407,6 +407,17 @@ async def test_draining_a_node_is_recorded_as_a_wish(client: HadareClient, other
     assert not (await client.undrain("n1")).drain
 
 
+async def test_putting_a_node_back_pardons_it_each_time(client: HadareClient, others: Others) -> None:
+    await others.node("n1", "V100")
+    pardons = []
+    for act in (client.undrain, client.drain, client.undrain):
+        await act("n1")
+        entry = await others.backplane.table(subjects.NODE_WISHES).get("n1")
+        assert entry is not None
+        pardons.append(entry.record.pardon)
+    assert pardons == [1, 1, 2]
+
+
 async def test_an_unknown_node_cannot_be_drained(client: HadareClient, others: Others) -> None:
     await others.node("node-1", "V100")
     refusal = await refused(client.drain("node-2"))

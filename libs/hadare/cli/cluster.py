@@ -66,7 +66,7 @@ def drain(session: Session, node: str, reason: str) -> None:
 @cluster_options
 @pass_session
 def undrain(session: Session, node: str) -> None:
-    """Let a drained node work again."""
+    """Let a node work again that was drained or put into quarantine."""
     found = session.run(lambda client: client.undrain(node))
     session.show(found, lambda console: console.print(f"{node} works again from the next round on", highlight=False))
 

@@ -15,7 +15,7 @@ from hadare.wire import api, api_cluster
 
 _STYLES = {
     **dict.fromkeys(("completed", "ready"), "green"),
-    **dict.fromkeys(("failed", "lost"), "red"),
+    **dict.fromkeys(("failed", "lost", "quarantined"), "red"),
     **dict.fromkeys(("queued", "waiting", "suspect", "draining", "paused", "cancelling"), "yellow"),
 }
 

@@ -34,6 +34,8 @@ class Watcher(Protocol):
 
     def lease_accepted(self, node: str, incarnation: str, lease: Lease) -> None: ...
 
+    def is_broken(self, lease: Lease) -> bool: ...
+
     def work_began(self, agent: SimAgent, work: do.Assign) -> None: ...
 
     def result_answered(self, result: ForkResult, *, counted: bool, reason: str) -> None: ...
@@ -41,9 +43,10 @@ class Watcher(Protocol):
 
 @dataclass
 class Disk:
-    """What of a node survives its agent: results that nobody has acknowledged."""
+    """What of a node survives its agent: results that nobody has acknowledged, and what is wrong with the hardware."""
 
     results: dict[str, ForkResult] = field(default_factory=dict)
+    poisoned: int = 0
 
 
 class SimAgent:
@@ -55,7 +58,7 @@ class SimAgent:
         self.incarnation = incarnation
         self.disk = disk
         self.machine = LeaseMachine(self.node, devices, LIMITS)
-        self.trainer = SimTrainer(self.feed, self._began)
+        self.trainer = SimTrainer(self.feed, self._began, lambda lease: disk.poisoned > 0 or eye.is_broken(lease))
         self.events = 0
         self._eye = eye
         self._questions = Questions()

@@ -18,6 +18,7 @@ from hadare.dst.scenario import GUARD
 from hadare.dst.weights import ForkWeights, VersionWeights, unpack
 from hadare.forking.outer import AVERAGE, choose
 from hadare.machines import lease_commands as do
+from hadare.model.devices import NodeStatus
 from hadare.model.jobs import JobProgress, Parent, VersionManifest
 from hadare.model.leases import ForkResult, Lease
 from hadare.model.rounds import NodeLeases, RoundHead
@@ -47,6 +48,10 @@ class Laws:
         self.head: RoundHead | None = None
         self.forgiven: set[str] = set()
         """Jobs that their user has cancelled: what was handed in for their last round counts nothing."""
+        self.broken_jobs: frozenset[str] = frozenset()
+        """Jobs that fail wherever they train."""
+        self.poisoned: set[str] = set()
+        """Nodes on which everything failed, for some time."""
         self.on_change: Callable[[], None] = lambda: None
         self._weights = weights
         self._now = now
@@ -76,6 +81,13 @@ class Laws:
             self._head_written(_decode(data, RoundHead))
         elif (bucket, family) == ("rounds", "leases"):
             self._leases_written(name, _decode(data, NodeLeases))
+        elif bucket == "node_states":
+            self._status_written(_decode(data, NodeStatus))
+
+    def _status_written(self, status: NodeStatus) -> None:
+        self._note(f"{status.node} is {status.state}: {status.reason}")
+        if status.quarantine and status.node not in self.poisoned:
+            self.broken("only a poisonous node is taken out", f"{status.node}: {status.quarantine}")
 
     def _progress_written(self, new: JobProgress) -> None:
         job, old = new.job_id, self.progress.get(new.job_id)
@@ -174,6 +186,10 @@ class Laws:
             self.broken("an old leader's lease is refused", f"{node} took {lease.key} of {lease.epoch} after {newest}")
         self._fences[node, incarnation, issuer] = max(newest, lease.epoch)
 
+    def is_broken(self, lease: Lease) -> bool:
+        """Whether the job's own code fails here, as it does everywhere."""
+        return lease.kind == "train" and lease.key.job_id in self.broken_jobs
+
     def work_began(self, agent: SimAgent, work: do.Assign) -> None:
         lease = work.lease
         self._note(f"{agent.node} begins {work.lease_id} on {list(lease.devices)} for {work.left_s:.2f} s")
@@ -224,8 +240,8 @@ class Laws:
                 self.broken("nothing is left behind", f"{agent.node} runs {sorted(agent.trainer.forks)}")
             if agent.disk.results:
                 self.broken("nothing is left behind", f"{agent.node} keeps {sorted(agent.disk.results)}")
-        for _, progress in sorted(self.progress.items()):
-            records.judge_ended(progress, self.manifests, self.broken)
+        for job, progress in sorted(self.progress.items()):
+            records.judge_ended(progress, self.manifests, self.broken, hopeless=job in self.broken_jobs)
         wanted = records.wanted_objects(self.progress, self.manifests, keep_versions)
         if lost := sorted(wanted - self._weights.keys()):
             self.broken("every version is readable", f"not there: {lost}")

@@ -50,12 +50,20 @@ def judge_leases(old: NodeLeases | None, new: NodeLeases, broken: Broken) -> Non
         broken("a device is in one lease a round", f"{new.node} round {new.round}: {held}")
 
 
-def judge_ended(progress: JobProgress, manifests: Mapping[tuple[str, int], VersionManifest], broken: Broken) -> None:
-    """A job once all has come to rest: its end, and the chain of its versions."""
+def judge_ended(
+    progress: JobProgress,
+    manifests: Mapping[tuple[str, int], VersionManifest],
+    broken: Broken,
+    *,
+    hopeless: bool = False,
+) -> None:
+    """A job once all has come to rest: its end, and the chain of its versions. ``hopeless``: it fails everywhere."""
     job = progress.job_id
     if progress.open is not None:
         broken("an end is final", f"{job} is {progress.state} with round {progress.open.round} open")
-    if progress.state is JobState.FAILED:
+    if hopeless and progress.state is JobState.COMPLETED:
+        broken("a job that fails everywhere fails", f"{job}: {progress.reason}")
+    if progress.state is JobState.FAILED and not hopeless:
         broken("trouble of the cluster is no failure of the job", f"{job}: {progress.reason}")
     versions = [manifests.get((job, version)) for version in range(progress.version + 1)]
     if any(manifest is None for manifest in versions):

@@ -20,6 +20,7 @@ ROUNDS = 12
 JOBS = 5
 FAULTS = 12
 TYPES = ("V100", "P100", "T4", "K80")
+_BROKEN_JOB = 0.15
 CONTROL = ("pricing", "tracker", "allocator")
 
 
@@ -43,6 +44,8 @@ class Kind(StrEnum):
     LAGGING_WATCH = "lagging watch"
     FORK_CRASH = "fork crash"
     DEVICE_FAULT = "device fault"
+    POISON = "poison"
+    """Every lease fails on a node, until somebody has mended it and says so."""
     RIVAL = "rival"
     """Another allocator or tracker is started beside the one that runs."""
     DRAIN = "drain"
@@ -73,7 +76,7 @@ class Fault:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimJob:
     """A job, when it is submitted, when its accuracy reaches what it asks for (a part of its steps; 0: never), and
-    whether a guard chooses its versions."""
+    whether a guard chooses its versions. A ``broken`` one raises an exception wherever it trains."""
 
     job_id: str
     at: float
@@ -82,6 +85,7 @@ class SimJob:
     priority: float = 1.0
     until: float = 0.0
     guard: bool = False
+    broken: bool = False
 
     def record(self, desired: Desired = Desired.RUN) -> JobRecord:
         spec = JobSpec(
@@ -132,6 +136,9 @@ def draw(seed: int, faults: int = FAULTS) -> Scenario:
     }
     capacity = sum(BASE_RATE * relative_speed(kind) * ROUND_S for types in nodes.values() for kind in types)
     jobs = _jobs(random, capacity * ROUNDS)
+    if random.random() < _BROKEN_JOB:
+        at = random.uniform(0.0, 60.0)
+        jobs += (SimJob(job_id="job-broken", at=at, steps=100, max_forks=random.choice((None, 1, 2)), broken=True),)
     end_s = 1.3 * ROUNDS * ROUND_S
     struck = tuple(_fault(random, nodes, jobs, end_s) for _ in range(faults))
     replicas = random.choice((1, 2, 2, 3))
@@ -169,6 +176,7 @@ _WEIGHTS: dict[Kind, int] = {
     Kind.LAGGING_WATCH: 2,
     Kind.FORK_CRASH: 2,
     Kind.DEVICE_FAULT: 1,
+    Kind.POISON: 2,
     Kind.RIVAL: 2,
     Kind.DRAIN: 1,
     Kind.PAUSE: 1,
@@ -189,6 +197,9 @@ def _fault(random: Random, nodes: dict[str, tuple[str, ...]], jobs: tuple[SimJob
             return replace(fault, who=anyone)
         case Kind.FORK_CRASH | Kind.DEVICE_FAULT | Kind.DRAIN:
             return replace(fault, who=random.choice(sorted(nodes)))
+        case Kind.POISON:
+            # One node a scenario: were all of them poisonous, the jobs would be right to give up.
+            return replace(fault, who=min(nodes), for_s=random.choice((20.0, 40.0, 80.0)))
         case Kind.RIVAL:
             return replace(fault, who=random.choice(("allocator", "tracker")), for_s=0.0)
         case Kind.PAUSE | Kind.CANCEL:

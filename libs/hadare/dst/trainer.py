@@ -10,16 +10,21 @@ from hadare.dst.scenario import BASE_RATE
 from hadare.dst.weights import ForkWeights, VersionWeights, pack, unpack
 from hadare.machines import lease_commands as do
 from hadare.machines import lease_events as ev
-from hadare.model.leases import Evaluation, Failure, StopReason
+from hadare.model.leases import Evaluation, Failure, Lease, StopReason
 from hadare.scheduling.devices import relative_speed
 
 START_S = 0.6
 SAVE_S = 0.05
 SIDE_S = 0.8
 KILL_S = 0.15
+FAIL_S = 0.4
+
+_EXCEPTION = Failure(kind="exception", message="RuntimeError: CUDA error", tail="Traceback ...")
 
 Emit = Callable[[ev.Event], None]
 Began = Callable[[do.Assign], None]
+Doomed = Callable[[Lease], bool]
+"""Whether a lease will end with an exception."""
 
 
 @dataclass
@@ -42,6 +47,7 @@ class SimTrainer:
 
     emit: Emit
     began: Began
+    is_doomed: Doomed
     files: dict[str, bytes] = field(default_factory=dict)
     forks: dict[str, _Fork] = field(default_factory=dict)
     dead: bool = False
@@ -70,11 +76,14 @@ class SimTrainer:
         """A fork that is at work ends without a word."""
         for name, fork in sorted(self.forks.items()):
             if fork.work is not None:
-                fork.stop()
-                fork.work = None
-                fault = Failure(kind="killed", message="the fork's process ended by signal 9")
-                self._say(ev.ProcessFailed(at=_now(), process=name, failure=fault))
+                self._fail(name, Failure(kind="killed", message="the fork's process ended by signal 9"))
                 return
+
+    def _fail(self, process: str, failure: Failure) -> None:
+        fork = self.forks[process]
+        fork.stop()
+        fork.work = None
+        self._say(ev.ProcessFailed(at=_now(), process=process, failure=failure))
 
     def end_all(self) -> None:
         """The agent has died, and its forks with it."""
@@ -87,6 +96,9 @@ class SimTrainer:
         fork = self.forks[command.process]
         fork.work, fork.base, fork.began_at = command, base, _now()
         self.began(command)
+        if self.is_doomed(command.lease):
+            self._later(fork, FAIL_S, lambda: self._fail(command.process, _EXCEPTION))
+            return
         if command.lease.kind != "train":
             self._later(fork, SIDE_S, lambda: self._finish(fork, "done"))
             return

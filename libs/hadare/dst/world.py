@@ -16,20 +16,20 @@ from hadare.dst.adversary import Adversary
 from hadare.dst.agent import Disk, SimAgent
 from hadare.dst.laws import Laws, Violation
 from hadare.dst.plane import SimPlane
-from hadare.dst.scenario import CONTROL, ROUND_S, Fault, Kind, Scenario, SimJob
+from hadare.dst.scenario import CONTROL, ROUND_S, Fault, Kind, Scenario
+from hadare.dst.users import Users
 from hadare.dst.weights import SimAverager
 from hadare.machines import lease_events as ev
 from hadare.machines.job_book import TrackerSettings
 from hadare.machines.nodes import NodeTimes
 from hadare.machines.round_phases import RoundSettings
-from hadare.model.devices import Device, NodeWish
+from hadare.model.devices import Device
 from hadare.model.errors import Broken, Unavailable
-from hadare.model.jobs import Desired
 from hadare.model.rounds import Leader
 from hadare.runtime.memory import MemoryHub
 from hadare.runtime.virtual import run_virtually
 from hadare.wire import codec
-from hadare.wire.subjects import JOBS, NODE_WISHES, WEIGHTS
+from hadare.wire.subjects import WEIGHTS
 
 END_LIMIT_S = 600.0
 """How long after the last fault every job must have ended."""
@@ -104,18 +104,19 @@ class World:
         self._hub = _Hub(self._adversary)
         self._laws = Laws(self._hub.objects.setdefault(WEIGHTS, {}), _now, self._note)
         self._hub.seen = self._laws.written
+        self._laws.broken_jobs = frozenset(job.job_id for job in self.scenario.jobs if job.broken)
+        self._users = Users(self._hub, self.scenario, self._laws, self._note)
         self._changed = asyncio.Event()
         self._laws.on_change = self._changed.set
         self._processes: dict[str, _Process] = {}
         self._disks = {node: Disk() for node in self.scenario.nodes}
         self._background: set[asyncio.Task[Any]] = set()
         self._starts = 0
-        self._paused: dict[str, int] = {}
         self._agent_events = 0
         for name in self._lasting():
             self._start(name)
         for job in self.scenario.jobs:
-            self._later(self._submit(job))
+            self._later(self._users.submit(job))
         for fault in self.scenario.faults:
             self._later(self._strike(fault))
         await self._until_the_end()
@@ -224,15 +225,6 @@ class World:
 
     # --- users and faults ---
 
-    async def _submit(self, job: SimJob) -> None:
-        await asyncio.sleep(job.at)
-        self._note(f"submit {job.job_id}: {job.steps} steps")
-        await self._wish(job.job_id, Desired.RUN)
-
-    async def _wish(self, job_id: str, desired: Desired) -> None:
-        job = next(job for job in self.scenario.jobs if job.job_id == job_id)
-        await self._hub.connect("user").table(JOBS).put(job_id, job.record(desired))
-
     async def _strike(self, fault: Fault) -> None:
         await asyncio.sleep(fault.at)
         self._note(f"FAULT {fault}")
@@ -249,18 +241,16 @@ class World:
                 await self._freeze(fault)
             case Kind.FORK_CRASH | Kind.DEVICE_FAULT:
                 await self._strike_node(fault)
+            case Kind.POISON:
+                await self._users.suffer(fault, self._disks[fault.who])
             case Kind.RIVAL:
                 self._start(f"{fault.who}-rival")
             case Kind.DRAIN:
-                wishes = self._hub.connect("user").table(NODE_WISHES)
-                await wishes.put(fault.who, NodeWish(node=fault.who, drain=True))
-                await asyncio.sleep(fault.for_s)
-                await wishes.put(fault.who, NodeWish(node=fault.who, drain=False))
+                await self._users.drain(fault)
             case Kind.PAUSE:
-                await self._pause(fault)
+                await self._users.pause(fault)
             case Kind.CANCEL:
-                self._laws.forgiven.add(fault.who)
-                await self._wish(fault.who, Desired.CANCELLED)
+                await self._users.cancel(fault)
             case _:
                 self._adversary.begin(fault)
                 await asyncio.sleep(fault.for_s)
@@ -304,17 +294,6 @@ class World:
         await asyncio.sleep(fault.for_s)
         if self._processes.get(fault.who) is process:
             process.agent.feed(ev.HealthChanged(at=_now(), device=0, healthy=True))
-
-    async def _pause(self, fault: Fault) -> None:
-        """A cancelled job stays cancelled, and of two pauses the later end counts."""
-        if fault.who in self._laws.forgiven:
-            return
-        self._paused[fault.who] = self._paused.get(fault.who, 0) + 1
-        await self._wish(fault.who, Desired.PAUSED)
-        await asyncio.sleep(fault.for_s)
-        self._paused[fault.who] -= 1
-        if not self._paused[fault.who] and fault.who not in self._laws.forgiven:
-            await self._wish(fault.who, Desired.RUN)
 
     # --- small parts ---
 

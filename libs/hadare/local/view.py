@@ -91,7 +91,9 @@ def _state(node: NodeInfo, device: DeviceNow) -> Text:
     if not device.healthy:
         return Text("unhealthy", style="red")
     state = node.state.value if node.state else "joining"
-    return Text(state, style={"ready": "green", "suspect": "yellow", "lost": "red"}.get(state, "dim"))
+    return Text(
+        state, style={"ready": "green", "suspect": "yellow", "lost": "red", "quarantined": "red"}.get(state, "dim")
+    )
 
 
 def _work(device: DeviceNow, names: dict[str, str], colours: dict[str, str]) -> Text:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from hadare.machines.conduct import shunned
 from hadare.model.devices import NodeInventory, NodeState, NodeStatus
 from hadare.model.jobs import Desired, JobProgress, JobRecord, JobSpec, JobState, Measured
 from hadare.model.plans import Gang, JobView, NodeView
@@ -21,6 +22,7 @@ class _Seen:
     progress: JobProgress | None
     types: list[str]
     shared: Mapping[str, Measured]
+    shunned: Mapping[str, str]
     view: JobView
 
 
@@ -49,6 +51,8 @@ class ClusterView:
         self.inventories: dict[str, NodeInventory] = {}
         self.records: dict[str, JobRecord] = {}
         self.progress: dict[str, JobProgress] = {}
+        self.round = 0
+        """The round that the views are for."""
         self._views: dict[str, _Seen] = {}
         self._keys: dict[str, tuple[JobSpec, str]] = {}
         self._utility = DEFAULT
@@ -115,14 +119,15 @@ class ClusterView:
         """The job's view, made anew only if something of it has changed."""
         record, progress, known = self.records[job_id], self.progress.get(job_id), self._views.get(job_id)
         others = shared.get(self._key(job_id), {})
-        same = known is not None and known.record is record and known.progress is progress
+        away = shunned(progress, self.round, self.inventories)
+        same = known is not None and known.record is record and known.progress is progress and known.shunned == away
         if known is None or not same or known.types != types or known.shared != others:
             view = self._job(job_id, types, others, arrival_s, placed)
         elif known.view.arrival_s != arrival_s or known.view.placed != placed:
             view = replace(known.view, arrival_s=arrival_s, placed=placed)
         else:
             return known.view
-        self._views[job_id] = _Seen(record, progress, types, others, view)
+        self._views[job_id] = _Seen(record, progress, types, others, away, view)
         return view
 
     def _key(self, job_id: str) -> str:
@@ -166,7 +171,7 @@ class ClusterView:
             utility=spec.utility or self._utility,
             deadline_s=spec.deadline,
             constraints=spec.constraints,
-            excluded=progress.excluded if progress else {},
+            excluded={**progress.excluded, **shunned(progress, self.round, self.inventories)} if progress else {},
             excluded_types=out,
             unready=self._unready(job_id),
             placed=placed,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from hadare.machines.conduct import failed_on
 from hadare.machines.job_book import JobBook, NodeSeen, delete
 from hadare.machines.job_round import JobRound
 from hadare.machines.job_side import SideLeases
@@ -16,6 +17,7 @@ from hadare.model.devices import NodeState
 from hadare.model.jobs import Desired, JobState
 
 _REVOKE_TIMEOUT_S = 60.0
+_PATIENCE = 3
 
 
 class Job:
@@ -41,6 +43,8 @@ class Job:
             if closing or not book.paused:
                 return closing
             return book.become(progress.state, f"pauses at the end of round {progress.open.round}")
+        if progress.failures >= book.settings.max_attempts and not self._may_be_the_nodes_fault(nodes):
+            return book.fail(self._why_given_up())
         if book.paused:
             return book.become(JobState.PAUSED, "paused by its user")
         if book.is_decided():
@@ -50,6 +54,21 @@ class Job:
         if progress.state in (JobState.PAUSED, JobState.QUEUED, JobState.EVALUATING):
             return book.become(JobState.WAITING, "waits for the next round")
         return []
+
+    def _why_given_up(self) -> str:
+        """Never only that it got no devices in the last round."""
+        progress, failed = self.book.progress, failed_on(self.book.progress)
+        where = f" (on {', '.join(failed[:8])})" if failed else ""
+        said = progress.error.strip().rsplit("\n", 1)[-1]
+        last = f"{progress.reason}; {said}" if said and said not in progress.reason else progress.reason
+        return f"it failed {progress.failures} times in a row{where}: {last}"
+
+    def _may_be_the_nodes_fault(self, nodes: Mapping[str, NodeSeen]) -> bool:
+        """Whether one node alone failed the job, and it has others to try. Not for ever: they may never be free."""
+        progress, failed = self.book.progress, failed_on(self.book.progress)
+        if len(failed) != 1 or progress.failures >= _PATIENCE * self.book.settings.max_attempts:
+            return False
+        return not nodes or any(node not in failed and node not in progress.excluded for node in nodes)
 
     def refusal(self, base_version: int, round_number: int, epoch: int) -> str:
         """Why the job cannot take part in a round; empty if it can (or does so already)."""

@@ -8,6 +8,7 @@ from math import ceil
 from typing import Any
 
 from hadare.machines import ledger
+from hadare.machines.conduct import tried
 from hadare.machines.job_book import JobBook, NodeSeen, delete
 from hadare.machines.job_guard import Choice, Guard
 from hadare.machines.tracker_events import Consolidate, Consolidated, Contribution, TrackerCommand
@@ -48,7 +49,7 @@ class JobRound:
         book = self.book
         assert book.progress.open is not None
         opened = ledger.record(book.progress.open, result)
-        changes: dict[str, Any] = {"open": opened}
+        changes: dict[str, Any] = {"open": opened, "trials": tried(book.progress.trials, result)}
         if result.throughput > 0:
             known = book.progress.throughput
             rate = observe(known.get(result.device_type), result.throughput / result.ranks)
@@ -237,8 +238,6 @@ class JobRound:
         if book.progress.barren % book.settings.stalled_rounds == 0:
             data = {"rounds": book.progress.barren, "why": why[:4096]}
             commands.append(book.note(f"stalled.{opened.round}", **data))
-        if book.progress.failures >= book.settings.max_attempts:
-            commands += book.fail(why)
         return commands
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from hadare.machines.conduct import failed_on, tried
 from hadare.machines.job_book import CLUSTER_TROUBLE, JobBook, NodeSeen
 from hadare.machines.tracker_events import GrantLease, TrackerCommand
 from hadare.model.devices import NodeState
@@ -72,14 +73,16 @@ class SideLeases:
         return [*book.become(state, f"{doing} on {node}"), GrantLease(lease=lease)]
 
     def _choose(self, nodes: Mapping[str, NodeSeen]) -> str | None:
-        """Nodes that list the workload come first; each attempt goes to another one."""
+        """Nodes that list the workload come first, then those that never failed it; each attempt goes to another."""
         able = [
             name
             for name, seen in nodes.items()
             if seen.state in (NodeState.READY, NodeState.DRAINING) and name not in self.book.progress.excluded
         ]
         listed = [name for name in able if self.book.record.spec.workload in nodes[name].inventory.workloads]
+        failed = failed_on(self.book.progress)
         candidates = sorted(listed or able)
+        candidates = [name for name in candidates if name not in failed] or candidates
         return candidates[self.attempt % len(candidates)] if candidates else None
 
     def _no_node(self, state: JobState, nodes: Mapping[str, NodeSeen]) -> list[TrackerCommand]:
@@ -136,12 +139,10 @@ class SideLeases:
         if failure.kind in CLUSTER_TROUBLE:
             self.until = at + book.settings.retry_s
             return book.change(reason=failure.message)
+        trials = tried(book.progress.trials, result)
         if result.kind == "evaluate":
             self.failed += 1
-            return book.change(reason=failure.message, error=failure.tail)
+            return book.change(reason=failure.message, error=failure.tail, trials=trials)
         own = not failure.node_specific
         changes = book.after_failure(result, failure)
-        commands = book.change(reason=failure.message, failures=book.progress.failures + own, **changes)
-        if book.progress.failures >= book.settings.max_attempts:
-            commands += book.fail(failure.message)
-        return commands
+        return book.change(reason=failure.message, failures=book.progress.failures + own, trials=trials, **changes)

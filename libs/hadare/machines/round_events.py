@@ -237,3 +237,18 @@ RoundCommand = (
     | Record
     | Warn
 )
+
+
+def tell_status(status: NodeStatus, epoch: int, at: float) -> list[RoundCommand]:
+    """A node's new state, for the state of record and for its history."""
+    event = Event(kind="node", id=status.node, what=status.state, data={"reason": status.reason})
+    stamp = f"{status.node}.{status.state}.{epoch}.{at:.3f}"
+    return [StoreNodeStatus(status=status), Record(event=event, message_id=stamp)]
+
+
+def tell_refused(answer: OpenAnswer) -> list[RoundCommand]:
+    """The jobs that the tracker keeps out of a round."""
+    return [
+        Warn(what="the tracker keeps a job out of the round", data={"job_id": job_id, "reason": reason})
+        for job_id, reason in sorted(answer.refused.items())
+    ]

@@ -24,7 +24,7 @@ from hadare.machines.round_grants import Grants
 from hadare.machines.round_length import length_of
 from hadare.machines.round_pages import leases_by_node, pages_of, taken_by
 from hadare.machines.round_phases import Pace, Phase, RoundSettings
-from hadare.model.devices import NodeState
+from hadare.model.devices import NodeState, NodeStatus
 from hadare.model.events import Event
 from hadare.model.leases import Lease
 from hadare.model.plans import Gang, PriceBook, RoundPlan, Snapshot
@@ -70,8 +70,10 @@ class RoundMachine:
         leases: Iterable[Lease],
         book: PriceBook | None,
         at: float,
+        statuses: Iterable[NodeStatus] = (),
     ) -> list[ev.RoundCommand]:
         """The machine as it was. An open round is taken up where it stands."""
+        self.nodes.recover(statuses)
         self._clock_start = at
         self._book = book
         if head is None:
@@ -135,12 +137,13 @@ class RoundMachine:
                 if event.progress and known and event.progress.version > known.version:
                     self._pace.version_made()
                 note(self.cluster.progress, event.job_id, event.progress)
+                self.nodes.heed(event.progress)
                 self._changed = True
                 return self._settle(event.job_id, event.at)
             case ev.NodeRegistered():
                 return self._node_registered(event)
             case ev.NodeWished():
-                self.nodes.wished(event.node, event.wish)
+                self.nodes.wished(event.node, event.wish, next_round=self._head.round + 1)
             case ev.NodeHeard():
                 self.nodes.heard(event.heartbeat, event.at)
                 return []
@@ -161,13 +164,10 @@ class RoundMachine:
         return self._withdraw(event.at)
 
     def _refresh_nodes(self, at: float) -> list[ev.RoundCommand]:
-        commands: list[ev.RoundCommand] = []
-        for status in self.nodes.refresh(at):
-            self._changed = True
-            event = Event(kind="node", id=status.node, what=status.state, data={"reason": status.reason})
-            stamp = f"{status.node}.{status.state}.{self._settings.epoch}.{at:.3f}"
-            commands += [ev.StoreNodeStatus(status=status), ev.Record(event=event, message_id=stamp)]
-        return commands
+        self.nodes.judge_conduct(self.cluster.progress.values())
+        changed = self.nodes.refresh(at)
+        self._changed |= bool(changed)
+        return [command for status in changed for command in ev.tell_status(status, self._settings.epoch, at)]
 
     def _settle(self, job_id: str, at: float) -> list[ev.RoundCommand]:
         """Notes that a job's round is closed; the last one ends the round."""
@@ -210,6 +210,7 @@ class RoundMachine:
         self._changed = False
         self.phase = Phase.PRICING
         self._head = replace(self._head, round=self._head.round + 1, epoch=self._settings.epoch)
+        self.cluster.round = self._head.round
         return [
             ev.AskPrices(
                 request=QuoteRequest(
@@ -326,10 +327,7 @@ class RoundMachine:
         granted = tuple(lease for lease in self._leases if lease.key.job_id in accepted)
         self._grants = Grants(granted, event.at, self._settings.retry_s)
         self._unclosed = {job_id for job_id in accepted if not self.cluster.is_closed(job_id, self._head.round)}
-        refusals: list[ev.RoundCommand] = [
-            ev.Warn(what="the tracker keeps a job out of the round", data={"job_id": job_id, "reason": reason})
-            for job_id, reason in sorted(event.answer.refused.items())
-        ]
+        refusals = ev.tell_refused(event.answer)
         if not granted:
             self._changed = True
             return [*refusals, *self._finish(event.at, self._settings.retry_s)]

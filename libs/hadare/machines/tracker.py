@@ -37,6 +37,7 @@ from hadare.machines.tracker_events import (
     TrackerEvent,
 )
 from hadare.machines.tracker_sweep import Sweep
+from hadare.model.devices import NodeInventory, NodeState
 from hadare.model.jobs import Desired, JobProgress, JobRecord, JobState, OpenRound, VersionManifest
 from hadare.model.leases import ForkResult, ResultAnswer
 from hadare.model.rounds import CloseAnswer, OpenAnswer
@@ -62,12 +63,16 @@ class TrackerMachine:
         progress: Iterable[JobProgress],
         manifests: Iterable[VersionManifest],
         at: float,
+        nodes: Iterable[NodeInventory] = (),
     ) -> list[TrackerCommand]:
         """The machine as it was, from the state of record. Jobs whose record is gone are forgotten.
+
+        Nodes are known from the start: a job must not be given up because only the nodes that fail it were seen yet.
 
         Of the manifests only each job's newest is needed now; ``ManifestsRead`` brings others whose weights are kept.
         """
         known = {record.job_id: record for record in records}
+        self._nodes = {inventory.node: NodeSeen(inventory, NodeState.SUSPECT) for inventory in nodes}
         orphans: list[TrackerCommand] = []
         for stored in sorted(progress, key=lambda stored: stored.job_id):
             if stored.job_id in known:

@@ -9,12 +9,16 @@ from hadare.model.fields import Count, DeviceType, NodeId, Seconds, Text
 
 
 class NodeState(StrEnum):
-    """A node as the allocator sees it. Only ``ready`` nodes get forks; derived from reports, never edge-triggered."""
+    """A node as the allocator sees it. Only ``ready`` nodes get forks; derived from reports, never edge-triggered.
+
+    ``quarantined``: it failed several jobs that work elsewhere, and stays out until the operator puts it back.
+    """
 
     READY = "ready"
     SUSPECT = "suspect"
     DRAINING = "draining"
     LOST = "lost"
+    QUARANTINED = "quarantined"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,22 +56,33 @@ class NodeInventory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeWish:
-    """KV ``node_wishes``, written by the gateway: what the operator wants of a node."""
+    """KV ``node_wishes``, written by the gateway: what the operator wants of a node.
+
+    ``pardon`` goes up each time that the operator puts the node back: what it did before is forgotten.
+    """
 
     schema: int = 1
     node: NodeId
     drain: bool
     reason: Text = ""
+    pardon: Count = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStatus:
-    """KV ``node_states``, written by the allocator."""
+    """KV ``node_states``, written by the allocator.
+
+    ``quarantine``: why the node is out until the operator puts it back, whatever else it is; empty: it is not.
+    ``pardon`` is the operator's last one that was heard; from round ``trusted_from`` on the node is judged.
+    """
 
     schema: int = 1
     node: NodeId
     state: NodeState
     reason: Text = ""
+    quarantine: Text = ""
+    pardon: Count = 0
+    trusted_from: Count = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -246,6 +246,15 @@ class OpenRound:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """How a job last fared on a node: in ``round``; ``failed`` times in a row by then, since round ``first``."""
+
+    round: Count
+    failed: Count = 0
+    first: Count = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobProgress:
     """KV ``progress`` (keys ``job.<id>``), written by the tracker alone.
 
@@ -253,7 +262,8 @@ class JobProgress:
     ``metrics`` are those of ``metrics_version``'s weights. ``throughput`` is keyed by device type.
     ``excluded`` maps a node to why this job cannot run there, ``excluded_types`` a device type.
     ``round_steps``: what the last closed round brought.
-    ``barren``: rounds in a row that brought nothing. ``gang_times``: what its gangs have measured.
+    ``barren``: rounds in a row that brought nothing. ``gang_times``: what its gangs have measured. ``trials``: how
+    the job fared on the nodes where it was last.
     ``path``: how far the averaged model has travelled, in steps (``forking.schedule``).
     """
 
@@ -280,6 +290,7 @@ class JobProgress:
     gang_times: dict[GangSpan, GangTimes] = field(default_factory=dict)
     excluded: dict[str, str] = field(default_factory=dict)
     excluded_types: dict[str, str] = field(default_factory=dict)
+    trials: dict[str, Trial] = field(default_factory=dict)
     open: OpenRound | None = None
     closed_round: int = -1
     round_steps: Count = 0

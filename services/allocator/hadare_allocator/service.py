@@ -169,7 +169,7 @@ class Allocator:
             await caught_up.wait()
         head = await self._fence_predecessor()
         memory = await self._memory.load()
-        await self._node_states.load()
+        statuses = [entry.record for entry in await self._node_states.load()]
         await self._load_unfinished_plan(head.round + 1 if head else 1)
         prices = await stored(lambda: self._backplane.table(subjects.PRICES).get("book"), "read prices")
         leases: list[Lease] = []
@@ -181,6 +181,7 @@ class Allocator:
             leases,
             prices.record if prices else None,
             self._now(),
+            statuses,
         )
         for command in commands:
             await self._perform(command)

@@ -87,7 +87,7 @@ class Cluster:
         problems += [
             f"node {node.node} is {node.state.value}: {node.reason}"
             for node in nodes
-            if node.state in (NodeState.SUSPECT, NodeState.LOST)
+            if node.state in (NodeState.SUSPECT, NodeState.LOST, NodeState.QUARANTINED)
         ]
         return api_cluster.ClusterStatus(
             ok=all(service.ok for service in services) and ready > 0,
@@ -109,7 +109,9 @@ class Cluster:
         if inventory is None:
             hint = nearest(question.node, self._views.nodes.records)
             raise Rejected(404, f"there is no node '{question.node}'{hint}", {"node": question.node})
-        wish = NodeWish(node=question.node, drain=drain, reason=question.reason)
+        known = self._views.wishes.get(question.node)
+        pardon = (known.pardon if known else 0) + (not drain)
+        wish = NodeWish(node=question.node, drain=drain, reason=question.reason, pardon=pardon)
         revision = await self._wishes.put(question.node, wish)
         what = "drain_requested" if drain else "undrain_requested"
         event = Event(kind="node", id=question.node, what=what, data={"reason": question.reason})

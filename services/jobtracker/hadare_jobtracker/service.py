@@ -137,12 +137,14 @@ class JobTracker:
         jobs = self._backplane.table(subjects.JOBS)
         records = [entry.record for entry in await stored(jobs.entries, "read jobs")]
         progress = [entry.record for entry in await self._progress.load()]
+        nodes = self._backplane.table(subjects.NODES)
+        inventories = [entry.record for entry in await stored(nodes.entries, "read nodes")]
         for record in records:
             self._traceparents[record.job_id] = record.traceparent
         active = [known for known in progress if not known.state.ended]
         newest = await self._versions.load(name for known in active for name in _newest_manifests(known))
         manifests = [entry.record for entry in newest]
-        await self._perform_all(self._machine.recover(records, progress, manifests, self._now()))
+        await self._perform_all(self._machine.recover(records, progress, manifests, self._now(), inventories))
         self._begin(self._read_older(active))
 
     async def _read_older(self, active: list[JobProgress]) -> None:

@@ -85,6 +85,7 @@ class Pricing:
 
     async def _on_quote(self, request: QuoteRequest) -> PriceBook:
         self._trace_new_jobs(request.arrivals)
+        self._cluster.round = request.round
         event = QuoteAsked(
             at=self._now(),
             round=request.round,

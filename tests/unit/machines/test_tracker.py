@@ -180,7 +180,8 @@ def test_a_job_whose_own_code_fails_is_given_up_after_three_attempts() -> None:
         commands = world.result(a_result(kind="init", key=lease.key, steps=0, object=None, failure=failure))
         leases = [command.lease for command in commands if isinstance(command, GrantLease)]
         lease = leases[0] if leases else lease
-    assert (world.progress.state, world.progress.reason) == (JobState.FAILED, "ValueError: no")
+    assert world.progress.state is JobState.FAILED
+    assert world.progress.reason.startswith("it failed 3 times in a row (on n1): ValueError: no")
 
 
 def test_a_round_is_opened_in_the_ledger_before_the_allocator_hears_of_it(ready: World) -> None:
@@ -429,11 +430,47 @@ def test_after_a_restart_the_open_round_still_takes_results(ready: World) -> Non
 
 def test_three_rounds_in_which_only_the_jobs_own_code_failed_end_it(ready: World) -> None:
     failure = Failure(kind="not_finite", message="the loss is not finite")
-    for number in (1, 2, 3):
-        ready.open(round_number=number)
-        ready.result(a_result(round=number, steps=0, object=None, failure=failure, reason="failed"))
+    for number, node in enumerate(("n1", "n2", "n1"), start=1):
+        ready.open(an_entry(node=node), round_number=number)
+        ready.result(a_result(round=number, node=node, steps=0, object=None, failure=failure, reason="failed"))
     assert ready.progress.state is JobState.FAILED
     assert "the loss is not finite" in ready.progress.reason
+
+
+def test_a_job_that_only_one_node_fails_is_not_given_up_while_it_has_others_to_try(ready: World) -> None:
+    failure = Failure(kind="exception", message="CUDA error: unspecified launch failure")
+    for number in range(1, 9):
+        ready.open(round_number=number)
+        ready.result(a_result(round=number, steps=0, object=None, failure=failure, reason="failed"))
+    assert not ready.progress.state.ended
+    ready.open(round_number=9)
+    ready.result(a_result(round=9, steps=0, object=None, failure=failure, reason="failed"))
+    assert ready.progress.state is JobState.FAILED
+
+
+def test_a_job_that_failed_on_the_only_node_is_given_up() -> None:
+    world = World()
+    world.node("n1")
+    world.job(total_steps=300)
+    world.initialise()
+    failure = Failure(kind="exception", message="KeyError: 'label'")
+    for number in (1, 2, 3):
+        world.open(round_number=number)
+        world.result(a_result(round=number, steps=0, object=None, failure=failure, reason="failed"))
+    assert world.progress.state is JobState.FAILED
+
+
+def test_an_initial_model_that_failed_on_a_node_is_built_on_another(ready: World) -> None:
+    failure = Failure(kind="exception", message="CUDA error")
+    nodes = []
+    commands = ready.job(job_id="job-b")
+    for attempt in (1, 2, 3):
+        lease = one(commands, GrantLease).lease
+        nodes.append(lease.node)
+        failed = a_result("job-b", kind="init", key=lease.key, node=lease.node, steps=0, object=None, failure=failure)
+        commands = ready.result(failed, token=attempt)
+    assert set(nodes[:2]) == {"n1", "n2"}
+    assert ready.progress.state is JobState.FAILED
 
 
 def test_a_killed_fork_costs_its_round_and_nothing_else(ready: World) -> None:

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from builders import a_job, a_node, a_result, an_entry, an_object
+from builders import a_job, a_node, a_result, an_entry, an_object, some_progress
 from hadare.machines.job_book import TrackerSettings
 from hadare.machines.tracker import TrackerMachine
 from hadare.machines.tracker_events import (
@@ -26,7 +26,7 @@ from hadare.machines.tracker_events import (
     TrackerCommand,
 )
 from hadare.model.devices import NodeState
-from hadare.model.jobs import JobProgress, JobState, LedgerEntry
+from hadare.model.jobs import JobProgress, JobState, LedgerEntry, Trial
 from hadare.model.leases import Failure, LeaseKey
 from hadare.model.rounds import CloseRequest, JobOpening, OpenRequest
 
@@ -138,9 +138,10 @@ def lose_rounds(world: World, count: int, failure: Failure | None = None) -> lis
     """Rounds whose only fork brings nothing; what the job's history says of them."""
     notes: list[Record] = []
     for number in range(1, count + 1):
-        commands = world.open(an_entry(0, "n1"), number=number)
+        node = f"n{1 + number % 2}"
+        commands = world.open(an_entry(0, node), number=number)
         if failure is not None:
-            failed = a_result(round=number, steps=0, object=None, failure=failure)
+            failed = a_result(round=number, node=node, steps=0, object=None, failure=failure)
             commands += world.send(ResultArrived(at=world.at, result=failed, token=4))
         commands += world.close(number=number)
         notes += [command for command in commands if isinstance(command, Record)]
@@ -151,7 +152,7 @@ def test_a_job_without_progress_does_not_go_unnoticed(world: World) -> None:
     notes = lose_rounds(world, 11)
     stalled = [note.event.data["rounds"] for note in notes if note.event.what == "stalled"]
     assert stalled == [5, 10]
-    assert world.progress.reason.startswith("11 rounds in a row brought nothing, the last one was 11: n1: no result")
+    assert world.progress.reason.startswith("11 rounds in a row brought nothing, the last one was 11: n2: no result")
     assert world.progress.state is JobState.RUNNING
 
 
@@ -218,3 +219,13 @@ def test_the_kept_versions_of_a_job_that_had_ended_before_a_restart_stay() -> No
     kept = (f"job-a.v1.{SHA}", f"job-a.0.0.1.init.{SHA}")
     for _ in range(3):
         assert machine.handle(ObjectsListed(at=0.0, names=kept)) == []
+
+
+def test_after_a_restart_a_job_that_one_node_failed_is_not_given_up_before_the_others_are_seen(world: World) -> None:
+    failed = some_progress("job-a", failures=3, trials={"n1": Trial(round=3, failed=3, first=1)}, closed_round=3)
+    machine = TrackerMachine(TrackerSettings(epoch=2))
+    machine.recover([a_job()], [failed], [], 0.0, [a_node("n1"), a_node("n2")])
+    machine.handle(NodeChanged(at=0.0, node="n1", inventory=a_node("n1"), state=NodeState.READY))
+    progress = machine.progress_of("job-a")
+    assert progress is not None
+    assert not progress.state.ended
