@@ -9,10 +9,11 @@ from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from pathlib import Path
 
+import psutil
 import pytest
 
 from hadare.model.devices import Heartbeat, NodeState, NodeStatus
-from hadare.model.errors import Broken
+from hadare.model.errors import Broken, Unavailable
 from hadare.model.events import Event
 from hadare.runtime import nats_link, nats_objects
 from hadare.runtime.embedded import EmbeddedNats
@@ -222,3 +223,20 @@ async def test_two_thousand_heartbeats_during_an_outage_do_not_end_the_publisher
     await own_server.start()
     await publisher.link.until_connected(10)
     await publisher.table(NODE_STATES).put("n1", a_status("alive"))
+
+
+async def test_a_pong_that_comes_after_its_asker_has_given_up_deafens_nobody(
+    own_server: EmbeddedNats, own_connect: OwnConnect
+) -> None:
+    backplane = await own_connect("patient")
+    own_server.pause()
+    async with asyncio.timeout(10):
+        while psutil.Process(own_server.pid).status() != psutil.STATUS_STOPPED:  # noqa: ASYNC110 - the kernel tells nobody
+            await asyncio.sleep(0.01)
+    for _ in range(2):
+        with pytest.raises(Unavailable):
+            await backplane.link.flush(timeout_s=0.05)
+    own_server.resume()
+    await backplane.link.flush(timeout_s=5.0)
+    async with asyncio.timeout(5):
+        await backplane.table(NODE_STATES).put("n1", a_status("heard"))

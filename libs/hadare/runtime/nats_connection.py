@@ -17,6 +17,7 @@ from hadare.model.errors import Broken, Unavailable
 from hadare.runtime.bus import Objects
 from hadare.runtime.fsspec_objects import FsspecObjects
 from hadare.runtime.nats_bus import NatsBus
+from hadare.runtime.nats_client import PatientClient
 from hadare.runtime.nats_journal import NatsJournal
 from hadare.runtime.nats_link import Link
 from hadare.runtime.nats_objects import NatsObjects
@@ -99,7 +100,7 @@ async def connect_nats(config: NatsConfig, timeout_s: float = 30.0) -> NatsBackp
     if not _PREFIX.match(config.prefix):
         raise Broken(f"'{config.prefix}' cannot be a prefix: lower-case letters, digits, '-' and '_', at most 32")
     options = _options(config)
-    client = Client()
+    client = PatientClient()
     link = Link(client, config.prefix)
     try:
         async with asyncio.timeout(timeout_s):
