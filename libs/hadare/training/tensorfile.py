@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from math import prod
@@ -88,7 +89,11 @@ class Writer:
 
     def __enter__(self) -> Self:
         self._file = self._partial.open("wb")
-        self._write(memoryview(self._header))
+        try:
+            self._write(memoryview(self._header))
+        except BaseException:
+            self._abandon()
+            raise
         self._expected += self._length
         return self
 
@@ -105,14 +110,23 @@ class Writer:
         self._length += len(data)
 
     def __exit__(self, kind: type[BaseException] | None, _error: object, _trace: TracebackType | None) -> None:
-        self._file.close()
         if kind is not None:
-            self._partial.unlink(missing_ok=True)
+            self._abandon()
             return
-        if self._length != self._expected:
-            self._partial.unlink()
-            raise ValueError(f"{self._length} bytes written where the header promises {self._expected}")
-        self._partial.replace(self._path)
+        try:
+            self._file.close()  # writes what is buffered: this is where a small file finds the disk full
+            if self._length != self._expected:
+                raise ValueError(f"{self._length} bytes written where the header promises {self._expected}")
+            self._partial.replace(self._path)
+        except BaseException:
+            self._abandon()
+            raise
+
+    def _abandon(self) -> None:
+        """Leaves nothing behind, also on a disk that is full."""
+        with suppress(OSError):
+            self._file.close()
+        self._partial.unlink(missing_ok=True)
 
     @property
     def written(self) -> Written:

@@ -23,13 +23,17 @@ class ResultStore:
         directory.mkdir(parents=True, exist_ok=True)
 
     def keep(self, lease: str, result: ForkResult) -> None:
-        """Does nothing if the result is kept already."""
+        """Does nothing if the result is kept already. Raises ``OSError``, and leaves no part of a file then."""
         path = self._path(lease)
         if path.exists():
             return
         part = path.with_suffix(".part")
-        part.write_bytes(codec.encode(result))
-        part.replace(path)
+        try:
+            part.write_bytes(codec.encode(result))
+            part.replace(path)
+        except OSError:
+            part.unlink(missing_ok=True)
+            raise
 
     def forget(self, lease: str) -> None:
         self._path(lease).unlink(missing_ok=True)

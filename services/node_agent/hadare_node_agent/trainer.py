@@ -227,7 +227,7 @@ class ForkTrainer:
         out, fork.work, fork.out = fork.out, None, None
         keep = out is not None and report.bytes > 0 and (work.lease.kind == "init" or report.steps > 0)
         if out is not None and not keep:
-            out.unlink(missing_ok=True)
+            discard(out)
         outcome = outcome_of(work.lease, report, fork.metrics, fork.rate, out if keep else None)
         self._emit(ev.WorkDone(at=_now(), process=name, lease=work.lease_id, outcome=outcome))
 
@@ -276,7 +276,7 @@ class ForkTrainer:
         if reason:
             self._stuck.update(dict.fromkeys(devices, fork.marker))
         if fork.out is not None:
-            fork.out.unlink(missing_ok=True)
+            discard(fork.out)
         self._place.release(name)
         del self._forks[name]
         self._emit(ev.ProcessEnded(at=_now(), process=name, free=not reason, reason=reason))
@@ -324,6 +324,12 @@ class ForkTrainer:
         self._tasks.discard(task)
         if not task.cancelled() and (bug := task.exception()) is not None:
             log.error("bug in the trainer", exc_info=bug)
+
+
+def discard(out: Path) -> None:
+    """What a fork has written: the whole file, or the part of one that it was killed over."""
+    for file in (out, *out.parent.glob(f".{out.name}.*.partial")):
+        file.unlink(missing_ok=True)
 
 
 def _now() -> float:

@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 
 from builders_leases import a_lease
+from full_disks import no_file_over
 from hadare.model.errors import Broken, Rejected, Unavailable
 from hadare.model.jobs import ObjectRef
 from hadare.model.leases import ForkResult
 from hadare.runtime.memory import MemoryHub
 from hadare_node_agent.leftovers import WorkDirectory
 from hadare_node_agent.results import ResultStore
+from hadare_node_agent.trainer import discard
 from hadare_node_agent.weights import WeightsCache
 
 
@@ -145,6 +147,24 @@ def test_a_damaged_result_is_removed_and_hides_no_other(tmp_path: Path) -> None:
     (tmp_path / "apple.2.0.0.msgpack").write_bytes(b"\x00garbage")
     assert [result.steps for result in store.kept()] == [1]
     assert [path.name for path in tmp_path.glob("*")] == ["apple.1.0.0.msgpack"]
+
+
+def test_a_result_that_finds_the_disk_full_leaves_no_part_of_a_file(tmp_path: Path) -> None:
+    store = ResultStore(tmp_path)
+    with no_file_over(10), pytest.raises(OSError, match="File too large"):
+        store.keep("apple.1.0.0", a_result(1))
+    assert list(tmp_path.iterdir()) == []
+    store.keep("apple.1.0.0", a_result(1))
+    assert [result.steps for result in store.kept()] == [1]
+
+
+def test_what_a_fork_was_killed_over_goes_with_it_and_other_forks_keep_theirs(tmp_path: Path) -> None:
+    out = tmp_path / "p4-1.safetensors"
+    for name in ("p4-1.safetensors", ".p4-1.safetensors.77.partial", ".p4-11.safetensors.78.partial"):
+        (tmp_path / name).write_text("x")
+    discard(out)
+    discard(out)
+    assert [path.name for path in tmp_path.iterdir()] == [".p4-11.safetensors.78.partial"]
 
 
 def test_a_work_directory_has_one_agent_at_a_time(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from builders_training import Tied, trained
+from full_disks import no_file_over
 from hadare.training.tensorfile import Reader, TensorSpec, Writer
 from hadare.training.weights import FileMeta, load_state, read_meta, save_state, spec_hash
 
@@ -198,6 +199,14 @@ def test_a_file_that_is_shorter_than_its_header_says_is_not_published(tmp_path: 
         Writer(tmp_path / "v", {"w": TensorSpec("F32", (4,))}, {}) as writer,
     ):
         writer.append(torch.zeros(2))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("room", [10, 200, 1000])
+def test_a_full_disk_is_an_error_and_leaves_nothing_that_fills_it(tmp_path: Path, room: int) -> None:
+    """In the header, in what is buffered until the file is closed, and in a tensor."""
+    with no_file_over(room), pytest.raises(OSError, match="File too large"):
+        save_state(tmp_path / "v", nn.Linear(16, 16 if room > 200 else 1), None)
     assert list(tmp_path.iterdir()) == []
 
 
