@@ -78,6 +78,17 @@ def test_a_fork_that_counts_more_steps_than_it_made_is_caught() -> None:
     assert found == {"steps are those that were trained"}
 
 
+def test_a_lease_that_a_restarted_agent_ran_again_may_count_for_either_time_but_not_for_both() -> None:
+    evidence = an_evidence(
+        lives=[Life(NODE, 42, 5.0, 16.0), Life(NODE, 43, 17.0)],
+        node_events=[*an_evidence().node_events, lease_started(2, 18.0), lease_ended(2, 19.0, 40)],
+    )
+    assert laws_broken(evidence) == set()
+    manifests = {**evidence.manifests, ("j1", 2): a_manifest(2, 540, a_parent(2, 240))}
+    both = replace(evidence, manifests=manifests, progress={"j1": a_progress(steps=540)})
+    assert laws_broken(both) == {"steps are those that were trained"}
+
+
 def test_steps_that_no_fork_has_made_are_caught() -> None:
     assert laws_broken(an_evidence(progress={"j1": a_progress(steps=501)})) == {"steps are those of the counted forks"}
 

@@ -112,14 +112,19 @@ def _chain(progress: JobProgress, manifests: Mapping[tuple[str, int], VersionMan
 
 
 def steps_are_those_trained(evidence: Evidence) -> Iterator[Violation]:
-    """(2) A counted fork has the steps that its agent has seen it make."""
-    made = {(span.node, span.name): span.steps for span in spans(evidence.node_events, evidence.lives)}
+    """(2) A counted fork has the steps that its agent has seen it make.
+
+    An agent that was started again may run an old lease a second time; then one of the two counts.
+    """
+    made: dict[tuple[str, str], set[int | None]] = defaultdict(set)
+    for span in spans(evidence.node_events, evidence.lives):
+        made[span.node, span.name].add(span.steps)
     for manifest in evidence.manifests.values():
         for parent in manifest.parents:
             name = f"{manifest.job_id}.{parent.round}.{parent.fork}.{parent.attempt}"
-            steps = made.get((parent.node, name))
-            if steps is not None and steps != parent.steps:
-                yield Violation("steps are those that were trained", f"{name} counts {parent.steps}, made were {steps}")
+            known = made.get((parent.node, name), {None})
+            if not known & {None, parent.steps}:
+                yield Violation("steps are those that were trained", f"{name} counts {parent.steps}, made were {known}")
 
 
 def devices_run_one_lease(evidence: Evidence) -> Iterator[Violation]:
