@@ -44,7 +44,8 @@ _SLOW_BYTES_PER_S = 30e6
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundOptions:
     """``rounds`` boundaries are measured, after ``warm_up``. ``average``: the job keeps an average of its versions, as
-    jobs do. ``raw``: the same bytes are put and fetched afterwards by nobody but a client of the store."""
+    jobs do; ``bf16``: forks hand in what they changed. ``raw``: the same bytes are put and fetched afterwards by nobody
+    but a client of the store."""
 
     params: int = 1_000_000
     forks: int = 3
@@ -52,6 +53,7 @@ class RoundOptions:
     round_s: float = 2.0
     optimizer: str = "sgd"
     average: bool = True
+    bf16: bool = False
     raw: bool = False
     warm_up: int = 3
     directory: Path | None = None
@@ -59,12 +61,16 @@ class RoundOptions:
     @property
     def fork_bytes(self) -> int:
         """About what a fork hands in: float32, and two states a parameter with AdamW."""
-        return 4 * self.params * (3 if self.optimizer == "adamw" else 1)
+        return self._state_bytes // (2 if self.bf16 else 1)
 
     @property
     def version_bytes(self) -> int:
         """About what a version is: a fork's tensors, and the average of versions."""
-        return self.fork_bytes + 4 * self.params * self.average
+        return self._state_bytes + 4 * self.params * self.average
+
+    @property
+    def _state_bytes(self) -> int:
+        return 4 * self.params * (3 if self.optimizer == "adamw" else 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +92,7 @@ class RoundCost:
     boundary_ms_p90: float
     phases_ms: dict[str, float] = field(default_factory=dict)
     average: bool = True
+    bf16: bool = False
     raw_ms: float = 0.0
     load: float = 0.0
     cores: int = 1
@@ -135,6 +142,7 @@ def summary(options: RoundOptions, found: list[Boundary], load: float = 0.0, raw
         boundary_ms_p90=round(totals[int(0.9 * (len(totals) - 1))], 1),
         phases_ms={phase: round(value, 1) for phase, value in medians(found).items()},
         average=options.average,
+        bf16=options.bf16,
         raw_ms=round(raw_s * 1e3, 1),
         load=round(load, 1),
         cores=os.cpu_count() or 1,
@@ -196,7 +204,10 @@ def _job(options: RoundOptions) -> dict[str, object]:
         "batch_size": _BATCH,
         "max_forks": options.forks,
         "evaluate_every_rounds": 10**6,
-        "consolidation": {} if options.average else {"ema_half_life": None},
+        "consolidation": {
+            **({} if options.average else {"ema_half_life": None}),
+            "transport": "bf16" if options.bf16 else "full",
+        },
     }
 
 

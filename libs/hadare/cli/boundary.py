@@ -25,6 +25,7 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
     "--optimizer", type=click.Choice(["sgd", "adamw"]), default="sgd", show_default=True, help="Its state travels."
 )
 @click.option("--average/--no-average", default=True, help="The job keeps an average of its versions. Default: yes.")
+@click.option("--bf16", is_flag=True, help="Forks hand in what they changed, in half the bytes.")
 @click.option("--raw", is_flag=True, help="Also put and fetch the same bytes by themselves, to compare.")
 @click.option("--warm-up", default=3, type=click.IntRange(1), show_default=True, help="Rounds that do not count.")
 @click.option("--dir", "directory", type=_FOLDER, help="Keep the cluster's files here. Default: nothing is kept.")
@@ -38,6 +39,7 @@ def boundary(
     round_s: float,
     optimizer: str,
     average: bool,
+    bf16: bool,
     raw: bool,
     warm_up: int,
     directory: Path | None,
@@ -56,6 +58,7 @@ def boundary(
         round_s=round_s,
         optimizer=optimizer,
         average=average,
+        bf16=bf16,
         raw=raw,
         warm_up=warm_up,
         directory=directory,

@@ -212,6 +212,7 @@ class JobRound:
             version=self.book.progress.version + 1,
             base_version=self.book.progress.version,
             steps=self.book.progress.steps + sum(parent.steps for parent in parents),
+                    transport_error=kept.transport_error,
             weights=weights,
             parents=tuple(parents),
             rejected={str(fork): why[:4096] for fork, why in sorted(event.rejected.items())},

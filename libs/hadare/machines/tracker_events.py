@@ -67,6 +67,7 @@ class ForkKept:
     weight: float
     delta_norm: float
     agreement: float
+    transport_error: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

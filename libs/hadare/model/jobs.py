@@ -75,7 +75,8 @@ class ConsolidationSpec:
     long as the fastest fork's way, however unequal the forks are. ``outer_rate`` unset: 1 for
     the average, 0.7 for diloco; ``outer_momentum`` unset: 0.5, for diloco alone. ``ema_half_life``: keep an average of
     the versions too, in which a version's part halves after so many steps of the job, or each round; ``None`` keeps
-    none. It is evaluated with the version. ``guard``: see there.
+    none. It is evaluated with the version. ``transport``: how forks' results travel, whole or as changes in bf16.
+    ``guard``: see there.
     """
 
     method: Literal["auto", "weighted_average", "diloco"] = "weighted_average"
@@ -83,6 +84,7 @@ class ConsolidationSpec:
     outer_momentum: Annotated[float, Meta(ge=0, lt=1)] | None = None
     max_norm_ratio: Annotated[float, Meta(gt=1)] = 5.0
     ema_half_life: HalfLife = "round"
+    transport: Literal["full", "bf16"] = "full"
     guard: GuardSpec | None = None
 
 
@@ -300,7 +302,10 @@ class JobProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parent:
-    """A fork that went into a version: its part of the weighted mean and what its delta looked like."""
+    """A fork that went into a version: its part of the weighted mean and what its delta looked like.
+
+    ``transport_error``: what rounding its delta for the way cost, of its length.
+    """
 
     round: Count
     fork: Count
@@ -336,6 +341,7 @@ class VersionManifest:
     base_version: int
     steps: Count
     weights: ObjectRef
+    transport_error: float = 0.0
     parents: tuple[Parent, ...] = ()
     rejected: dict[str, str] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)

@@ -20,6 +20,7 @@ from hadare.training.combining import Combiner, Making
 from hadare.training.evidence import Unsound
 from hadare.training.sources import Source
 from hadare.training.tensorfile import Reader, WeightsError
+from hadare.training.transport import check_packed
 from hadare.training.weights import read_meta, spec_hash
 
 
@@ -56,6 +57,7 @@ class Accepted:
     weight: float
     delta_norm: float
     agreement: float
+    transport_error: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +140,7 @@ class _Round:
         combiner = Combiner(self._start, forks, replace(making, outer=outer, ema_decay=self._decay()))
         written = combiner.write(out, base=self._options.base_sha256, user=self._options.user)
         return Consolidation(
-            accepted=tuple(_accepted(combiner, fork.fork) for fork in forks),
+            accepted=tuple(_accepted(combiner, fork) for fork in forks),
             rejected=self._reasons(),
             notes=tuple(combiner.notes),
             sha256=written.sha256,
@@ -157,7 +159,8 @@ class _Round:
         return dict(sorted(self._rejected.items()))
 
 
-def _accepted(combiner: Combiner, fork: int) -> Accepted:
+def _accepted(combiner: Combiner, source: Source) -> Accepted:
+    fork = source.fork
     seen = combiner.ledger.evidence(fork)
     return Accepted(
         fork=fork,
@@ -165,12 +168,16 @@ def _accepted(combiner: Combiner, fork: int) -> Accepted:
         weight=combiner.weights[fork],
         delta_norm=seen.norm,
         agreement=combiner.ledger.agreement(fork),
+        transport_error=source.meta.transport_error,
     )
 
 
-def _source(path: Path, *, fork: int, steps: int) -> Source:
+def _source(path: Path, *, fork: int, steps: int, base: Reader | None = None) -> Source:
     reader = Reader(path)
-    return Source(fork=fork, steps=steps, reader=reader, meta=read_meta(reader))
+    meta = read_meta(reader)
+    if base is not None:
+        check_packed(meta, reader, base)
+    return Source(fork=fork, steps=steps, reader=reader, meta=meta, base=base)
 
 
 def _open(start: Source, forks: Sequence[ForkFile], options: Options) -> tuple[dict[int, Source], dict[int, str]]:
@@ -185,7 +192,7 @@ def _open(start: Source, forks: Sequence[ForkFile], options: Options) -> tuple[d
             claims.append(Claim(fork=fork, steps=file.steps, spec=""))
             continue
         try:
-            sources[fork] = _source(file.path, fork=fork, steps=file.steps)
+            sources[fork] = _source(file.path, fork=fork, steps=file.steps, base=start.reader)
         except WeightsError as error:
             rejected[fork] = f"unreadable: {error}"
             continue
@@ -198,7 +205,7 @@ def _open(start: Source, forks: Sequence[ForkFile], options: Options) -> tuple[d
 
 def _spec(source: Source) -> str:
     """Computed from the file's header: what a file says of itself proves nothing."""
-    return spec_hash(source.reader.specs, source.meta.aliases)
+    return spec_hash(source.specs, source.meta.aliases)
 
 
 def _odd_optimizers(start: Source, forks: Mapping[int, Source]) -> dict[int, str]:
@@ -206,10 +213,10 @@ def _odd_optimizers(start: Source, forks: Mapping[int, Source]) -> dict[int, str
     if not forks:
         return {}
     leader = forks[largest({f: source.steps for f, source in forks.items()})]
-    expected = {**leader.reader.specs, **start.reader.specs}
+    expected = {**leader.specs, **start.specs}
     odd = {}
     for fork, source in forks.items():
-        for name, spec in source.reader.specs.items():
+        for name, spec in source.specs.items():
             if name.startswith(OPTIMIZER_PREFIX) and expected.get(name, spec) != spec:
                 odd[fork] = f"its optimiser state {name} has another type or shape"
     return odd

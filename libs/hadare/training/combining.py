@@ -30,7 +30,7 @@ from hadare.forking.consolidation import (
 )
 from hadare.forking.outer import Outer
 from hadare.training.evidence import Ledger, check_sound, squares_in_double
-from hadare.training.sources import CHUNK, PLAIN_CHUNK, Source, is_parameter, spans, wide
+from hadare.training.sources import CHUNK, PLAIN_CHUNK, Flat, Source, is_parameter, spans, wide
 from hadare.training.tensorfile import DTYPES, TensorSpec, Writer, Written, layout
 from hadare.training.weights import EMA_PREFIX, MOMENTUM_PREFIX, FileMeta, meta_document
 
@@ -103,9 +103,9 @@ class Combiner:
             case Rule.AVERAGE:
                 yield from self._averaged(name, spec)
             case Rule.MAXIMUM:
-                flats = {f.fork: f.flat(name) for f in self._forks}
+                flats = {f.fork: f.reader.flat(name) for f in self._forks if name in f.reader.specs}
                 check_sound(flats)
-                yield reduce(torch.maximum, [flat for flat in flats.values() if flat is not None])
+                yield reduce(torch.maximum, flats.values())
             case Rule.SUM_OF_INCREMENTS:
                 origin = self._start.reader.flat(name)
                 yield origin + sum((f.reader.flat(name) - origin for f in self._forks), torch.zeros_like(origin))
@@ -130,7 +130,7 @@ class Combiner:
         model = {n: s for n, s in self._start.reader.specs.items() if n.startswith(MODEL_PREFIX)}
         specs = dict(model)
         for fork in self._forks:
-            specs.update({n: s for n, s in fork.reader.specs.items() if n.startswith(OPTIMIZER_PREFIX)})
+            specs.update({n: s for n, s in fork.specs.items() if n.startswith(OPTIMIZER_PREFIX)})
         smooth = {n: _kept(s) for n, s in model.items() if s.dtype in FLOATING or s.dtype in COMPLEX}
         for name, spec in smooth.items():
             plain = name.removeprefix(MODEL_PREFIX)
@@ -154,7 +154,7 @@ class Combiner:
         )
 
     def _followed(self, name: str) -> Tensor:
-        flats = {f.fork: flat for f in self._forks if (flat := f.flat(name)) is not None}
+        flats = {f.fork: f.reader.flat(name) for f in self._forks if name in f.reader.specs}
         followed = flats[largest({fork: self._steps[fork] for fork in flats})]
         if any(not torch.equal(flat, followed) for flat in flats.values()):
             self.notes.append(f"{name} differs between the forks; the largest fork's was kept")
@@ -184,7 +184,7 @@ class Combiner:
         """Chunk by chunk: where it lies, the version's values, and for parameters the mean delta from the base."""
         parameter = is_parameter(self._start, name)
         flats = {f.fork: f.flat(name) for f in self._forks}
-        origin = self._start.flat(name) if parameter else None
+        origin = self._start.reader.flat(name) if parameter else None
         count = max(len(flat) for flat in flats.values() if flat is not None)
         plain = self._how.outer.is_average
         momentum = MOMENTUM_PREFIX + name.removeprefix(MODEL_PREFIX)
@@ -209,7 +209,7 @@ class Combiner:
         torch.sub(chunk.middle, origin, out=chunk.rows[-2])
         return torch.add(chunk.offset, chunk.rows[-2], out=chunk.rows[-1])
 
-    def _note(self, flats: Mapping[int, Tensor | None], chunk: _Chunk, origin: Tensor, span: tuple[int, int]) -> None:
+    def _note(self, flats: Mapping[int, Flat | None], chunk: _Chunk, origin: Tensor, span: tuple[int, int]) -> None:
         """What the chunk says of the forks. Raises ``Unsound``."""
         if self.ledger.add(chunk.rows[:-1], chunk.rows[-1], self._shares):
             return
@@ -217,7 +217,7 @@ class Combiner:
         check_sound(parts)
         self.ledger.add_squares(squares_in_double(parts, origin))
 
-    def _chunk_of(self, flats: Mapping[int, Tensor | None], span: tuple[int, int], kind: torch.dtype) -> _Chunk:
+    def _chunk_of(self, flats: Mapping[int, Flat | None], span: tuple[int, int], kind: torch.dtype) -> _Chunk:
         """A state that a fork's optimiser has not created is zero, as if it had been created and never used."""
         a, b = span
         scratch = self._rows(kind)[:, : b - a]
@@ -254,7 +254,7 @@ def _kept(spec: TensorSpec) -> TensorSpec:
     return TensorSpec("F32", spec.shape) if spec.dtype in ("F16", "BF16") else spec
 
 
-def _part(flat: Tensor | None, a: int, b: int, row: Tensor) -> Tensor:
+def _part(flat: Flat | None, a: int, b: int, row: Tensor) -> Tensor:
     """Elements a to b, in the row if they have to be converted, else as they lie in the file."""
     if flat is None:
         return row.zero_()
@@ -262,7 +262,7 @@ def _part(flat: Tensor | None, a: int, b: int, row: Tensor) -> Tensor:
     return part if part.dtype == row.dtype else row.copy_(part)
 
 
-def _check(mean: Tensor, flats: Mapping[int, Tensor | None], a: int, b: int) -> None:
+def _check(mean: Tensor, flats: Mapping[int, Flat | None], a: int, b: int) -> None:
     """A mean is finite if what it is of is; its sum says so for less than looking at each number."""
     if not math.isfinite(float(mean.sum())):
         check_sound({fork: None if flat is None else flat[a:b] for fork, flat in flats.items()})

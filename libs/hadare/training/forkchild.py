@@ -46,6 +46,7 @@ from hadare.training.protocol import (
 from hadare.training.starting import start_model
 from hadare.training.task import WorkloadError
 from hadare.training.tensorfile import WeightsError
+from hadare.training.transport import pack
 from hadare.training.weights import FileMeta
 from hadare.training.worker import Worker, build_worker, check_finite
 
@@ -220,6 +221,8 @@ def _train(worker: Worker, command: Train, channel: Channel) -> Done:
     channel.send(Progress(phase="handing_back", steps=trained.steps, steps_per_s=trained.steps_per_s))
     check_finite(worker.model)
     written = worker.save(Path(command.out), FileMeta(base=command.base_sha256, user={"steps": trained.steps}))
+    if command.bf16:
+        written = pack(Path(command.out), Path(command.base)).written
     phases.end("save")
     return _done(trained, command.out, written.sha256, written.bytes, phases.ms)
 

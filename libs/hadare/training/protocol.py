@@ -61,7 +61,8 @@ class Train:
     """Load ``base``, train, write the result to ``out``. Answered by ``Progress``…, ``Done``.
 
     ``remaining_s`` counts from the receipt. With ``evaluate_base`` the base is evaluated first (``Evaluated``). With
-    ``gang`` the fork is one rank of it, ``gang_name`` tells the gang from every other, and only rank 0 writes ``out``.
+    ``bf16`` the result is handed in as what changed, in half the bytes. With ``gang`` the fork is one rank of it,
+    ``gang_name`` tells the gang from every other, and only rank 0 writes ``out``.
     """
 
     base: str
@@ -73,6 +74,7 @@ class Train:
     schedule_from: float = 0.0
     schedule_to: float = 0.0
     evaluate_base: bool = False
+    bf16: bool = False
     nominal_rate: float | None = None
     report_interval_s: float = 1.0
     gang: GangRank | None = None

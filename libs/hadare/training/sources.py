@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -18,18 +20,52 @@ CHUNK = 2**17
 PLAIN_CHUNK = 2**18
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+class Flat(Protocol):
+    """All elements of a tensor, of which parts can be had."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, part: slice, /) -> Tensor: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A tensor that is known by what it differs from another (``transport``): parts of it are made as they are read."""
+
+    origin: Tensor
+    change: Tensor
+
+    def __len__(self) -> int:
+        return len(self.change)
+
+    def __getitem__(self, part: slice, /) -> Tensor:
+        return torch.add(self.origin[part], self.change[part])
+
+
+@dataclass(frozen=True, kw_only=True)
 class Source:
-    """A fork's open file (or the base's, with no steps)."""
+    """A fork's open file (or the base's, with no steps). ``base``: what its changes are of, if it holds such."""
 
     fork: int
     steps: int
     reader: Reader
     meta: FileMeta
+    base: Reader | None = None
 
-    def flat(self, name: str) -> Tensor | None:
+    @cached_property
+    def specs(self) -> dict[str, TensorSpec]:
+        """Of the tensors as they were before they were rounded for the way."""
+        narrow = {*self.meta.deltas, *self.meta.rounded}
+        return {n: TensorSpec("F32", s.shape) if n in narrow else s for n, s in self.reader.specs.items()}
+
+    def flat(self, name: str) -> Flat | None:
         """All elements of a tensor, unconverted; ``None`` if the file lacks it."""
-        return self.reader.flat(name) if name in self.reader.specs else None
+        if name not in self.reader.specs:
+            return None
+        if name in self.meta.deltas:
+            assert self.base is not None
+            return Moved(self.base.flat(name), self.reader.flat(name))
+        return self.reader.flat(name)
 
 
 def is_parameter(start: Source, name: str) -> bool:

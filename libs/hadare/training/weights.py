@@ -35,6 +35,8 @@ class FileMeta:
     ``spec`` is ``spec_hash`` of the model's tensors. ``buffers`` names those that are not parameters, ``wide_complex``
     the complex128 ones, which are stored as pairs of F64. ``scalars`` are optimiser states that are not tensors.
     ``scaler`` is the scale of a mixed-precision loss, 0 without one. ``user`` is the writer's own (job, version, …).
+    ``deltas`` names tensors that are stored as changes of the base, ``rounded`` others that were float32, both for the
+    way to the tracker only (``transport``), and ``transport_error`` what that cost.
     """
 
     schema: int = 1
@@ -45,6 +47,9 @@ class FileMeta:
     scalars: dict[str, Scalar] = field(default_factory=dict)
     scaler: float = 0.0
     base: str = ""
+    deltas: tuple[str, ...] = ()
+    rounded: tuple[str, ...] = ()
+    transport_error: float = 0.0
     user: dict[str, Scalar] = field(default_factory=dict)
 
 

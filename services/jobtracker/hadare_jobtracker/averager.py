@@ -94,7 +94,13 @@ class WeightsAverager:
             round=task.round,
             weights=candidates[AVERAGE].weights if candidates else None,
             kept=tuple(
-                ForkKept(fork=f.fork, weight=f.weight, delta_norm=f.delta_norm, agreement=f.agreement)
+                ForkKept(
+                    fork=f.fork,
+                    weight=f.weight,
+                    delta_norm=f.delta_norm,
+                    agreement=f.agreement,
+                    transport_error=f.transport_error,
+                )
                 for f in done.accepted
             ),
             rejected=done.rejected,

@@ -39,6 +39,7 @@ def order_for(command: do.Assign, out: Path, rate: float, report_interval_s: flo
         schedule_from=lease.schedule_from,
         schedule_to=lease.schedule_to,
         evaluate_base=lease.evaluate_base,
+        bf16=lease.spec.consolidation.transport == "bf16",
         nominal_rate=rate or None,
         report_interval_s=report_interval_s,
     )

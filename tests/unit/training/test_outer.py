@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, tensor
 
 from builders_training import Round, a_file
-from hadare.forking.outer import AUTO, DILOCO, Outer
+from hadare.forking.outer import AUTO, AVERAGE, DILOCO, Outer
 from hadare.training.averaging import ForkFile, Options, consolidate, consolidate_candidates
 from hadare.training.exporting import state_dict_of
 from hadare.training.tensorfile import Reader, WeightsError
@@ -170,5 +170,7 @@ def test_one_fork_is_its_own_average(tmp_path: Path) -> None:
     assert set(candidates(tmp_path, [(3, tensor([2.0]))])) == {"average", "longer", "nesterov"}
 
 
-def test_without_a_sound_fork_there_is_no_candidate(tmp_path: Path) -> None:
-    assert candidates(tmp_path, [(3, tensor([float("nan")]))]) == {}
+def test_without_a_sound_fork_there_is_the_average_alone_and_nobody_in_it(tmp_path: Path) -> None:
+    base = Round(tmp_path, {"w": torch.zeros(1)}).fork(3, {"w": tensor([float("nan")])})
+    found = consolidate_candidates(base.base, base.files, tmp_path)
+    assert {name: made.accepted for name, (_, made) in found.items()} == {AVERAGE: ()}
