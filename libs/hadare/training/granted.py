@@ -57,7 +57,10 @@ class Standing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """What was done. ``updates`` are optimiser updates; ``seconds`` from the first step to the last."""
+    """What was done. ``updates`` are optimiser updates; ``seconds`` from the first step to the last.
+
+    ``update_s`` and ``exchange_s``: of a gang, as in ``ForkResult``; its ``steps_per_s`` are the rank's own.
+    """
 
     steps: int
     samples: int
@@ -66,6 +69,8 @@ class Trained:
     steps_per_s: float
     loss: float
     reason: EndReason
+    update_s: float = 0.0
+    exchange_s: float = 0.0
 
 
 Revoked = Callable[[], float | None]
@@ -110,7 +115,7 @@ class Granted:
         self._begun = self._reported = time.monotonic()
         self._watch = Stopwatch(self._device, WARM_UP_STEPS)
         while (reason := self._end()) is None:
-            yield self._position()
+            yield place_in_schedule(self._grant, self.done, self._begun)
             self.done += 1
             self._throttle.wait()
             self._watch.step()
@@ -155,16 +160,6 @@ class Granted:
             return "clock"
         return "revoked" if now >= self._revoked_at or not self._throttle.fits(self._revoked_at) else None
 
-    def _position(self) -> float:
-        """Between ``schedule_from`` and ``schedule_to`` by the quota or the clock, whichever will end the fork."""
-        grant = self._grant
-        if grant.schedule_from == grant.schedule_to:
-            return grant.schedule_from
-        used = self.done / max(1, grant.quota)
-        if math.isfinite(grant.deadline):
-            used = max(used, (time.monotonic() - self._begun) / max(1e-9, grant.deadline - self._begun))
-        return grant.schedule_from + min(1.0, used) * (grant.schedule_to - grant.schedule_from)
-
     def _read_loss(self) -> None:
         if self._since_report == 0:
             return
@@ -173,6 +168,19 @@ class Granted:
             raise NotFinite(f"the loss is {self._loss} after {self.done} steps")
         self._losses.zero_()
         self._since_report = 0
+
+
+def place_in_schedule(grant: Grant, done: int, begun: float) -> float:
+    """Between ``schedule_from`` and ``schedule_to`` by the quota or the clock, whichever will end the fork.
+
+    ``begun`` (monotonic): when the first of the ``done`` steps began.
+    """
+    if grant.schedule_from == grant.schedule_to:
+        return grant.schedule_from
+    used = done / max(1, grant.quota)
+    if math.isfinite(grant.deadline):
+        used = max(used, (time.monotonic() - begun) / max(1e-9, grant.deadline - begun))
+    return grant.schedule_from + min(1.0, used) * (grant.schedule_to - grant.schedule_from)
 
 
 def endless(batches: Callable[[int], Iterable[Batch]], seed: int) -> Iterator[Batch]:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from hadare.model.errors import HadareError
 from hadare.model.leases import Failure
+from hadare.training.batches import rows_of, samples_of
 
 Batch = TypeVar("Batch")
 
@@ -86,6 +87,21 @@ class Task(ABC, Generic[Batch]):
         """The batch on ``device``. Handles tensors in tuples, lists and dicts; override it for other batches."""
         moved: Batch = move(batch, device)
         return moved
+
+    # For gangs, whose devices take parts of each batch. See docs/explanation/gangs.md.
+
+    def samples(self, batch: Batch) -> int:
+        """How many samples a batch has: by default the first dimension of its tensors."""
+        return samples_of(batch)
+
+    def split(self, batch: Batch, start: int, stop: int) -> Batch:
+        """Samples ``start`` to ``stop`` of a batch. Handles tensors in tuples, lists and dicts, by their rows."""
+        part: Batch = rows_of(batch, start, stop, self.samples(batch))
+        return part
+
+    def weight(self, batch: Batch) -> float:
+        """What ``loss`` is the mean over: samples, unless overridden (of a language model, say, tokens that count)."""
+        return self.samples(batch)
 
 
 def move(value: Any, device: torch.device) -> Any:

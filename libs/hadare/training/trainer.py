@@ -6,7 +6,7 @@ A cluster's forks (``forkchild``) and a run without a cluster (``local``) both g
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -16,6 +16,10 @@ import torch
 from torch import Tensor
 
 from hadare.training.devices import mixed_precision
+from hadare.training.gang import Gang
+from hadare.training.gang_exchange import average_buffers
+from hadare.training.gang_parts import Part
+from hadare.training.gang_training import Lockstep, Stream, rank_seed
 from hadare.training.granted import (
     Grant,
     Granted,
@@ -77,6 +81,26 @@ class Trainer:
             updates += self.update()
         return granted.trained(batch_size=self.task.batch_size, updates=updates)
 
+    def train_in_gang(self, grant: Grant, gang: Gang, revoked: Revoked = never, report: OnStanding = silent) -> Trained:
+        """As ``train``, as one rank of a gang; every rank has loaded the same weights.
+
+        Raises ``NotFinite`` if the loss is not a number on this rank, ``GangMismatch`` if the ranks do not train the
+        same, ``Indivisible`` if a batch cannot be split.
+        """
+        self.model.train()
+        self.optimizer.zero_grad(set_to_none=True)
+        stream = Stream(self.task, grant.data_seed)
+        torch.manual_seed(rank_seed(grant.data_seed, gang.rank))
+        lockstep = Lockstep(grant, gang, self.task, self.model, revoked, report)
+        updates = 0
+        with self._scaled_alike(gang):
+            for turn in lockstep.turns(self.options.accumulate, stream):
+                self.set_position(turn.position)
+                lockstep.exchange(self._part_of_gradient(stream.take(turn.steps), turn.parts))
+                updates += self.update()
+        average_buffers(gang, self.model)
+        return lockstep.trained(updates)
+
     def evaluate(self) -> dict[str, float]:
         """The task's metrics of the model as it is; leaves no trace in the model or torch's generator."""
         was_training = self.model.training
@@ -103,12 +127,12 @@ class Trainer:
         for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate * factor
 
-    def gradient(self, batch: Any, divisor: int) -> Tensor:
-        """Adds one batch's gradient; returns its loss, still on the device."""
+    def gradient(self, batch: Any, divisor: float) -> Tensor:
+        """Adds one batch's gradient, divided; returns its loss, still on the device."""
         batch = self.task.to_device(batch, self.device)
         with self._autocast():
             loss = self.task.loss(self.model, batch)
-        self.scaler.scale(loss / divisor if divisor > 1 else loss).backward()  # type: ignore[no-untyped-call]
+        self.scaler.scale(loss / divisor if divisor != 1 else loss).backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
     def update(self) -> bool:
@@ -118,6 +142,34 @@ class Trainer:
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
         return self.scaler.get_scale() >= before
+
+    def _part_of_gradient(self, batches: Sequence[Any], parts: Iterable[Part]) -> Tensor:
+        """Adds what these parts of the batches contribute to the gradient of all; returns what they do to the loss."""
+        task, loss = self.task, torch.zeros((), device=self.device)
+        whole = sum(task.weight(batch) for batch in batches)
+        for part in parts:
+            batch = batches[part.batch]
+            samples = task.samples(batch)  # the last batch of a pass may be shorter
+            first, last = (round(end * samples / task.batch_size) for end in (part.first, part.last))
+            piece = batch if (first, last) == (0, samples) else task.split(batch, first, last)
+            if first < last and (weight := task.weight(piece)) > 0:
+                loss += self.gradient(piece, whole / weight) * (weight / whole)
+        return loss
+
+    @contextlib.contextmanager
+    def _scaled_alike(self, gang: Gang) -> Iterator[None]:
+        """In mixed precision all ranks scale their losses alike if one of them has to, so that all skip as one."""
+        own = self.scaler
+        if self._mixed is not None and gang.world > 1:
+            scale = torch.tensor([own.get_scale() if own.is_enabled() else 0.0], device=gang.device)
+            if (common := max(float(row) for row in gang.gather(scale))) > 0:
+                self.scaler = torch.amp.GradScaler(self.device.type, init_scale=common)
+        try:
+            yield
+        finally:
+            if own.is_enabled():
+                own.load_state_dict(self.scaler.state_dict())
+            self.scaler = own
 
     def _rescale(self, factor: float) -> None:
         """Makes a gradient of fewer batches than planned their mean."""

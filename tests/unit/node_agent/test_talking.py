@@ -13,7 +13,7 @@ from hadare.machines import lease_commands as do
 from hadare.model.devices import Heartbeat
 from hadare.model.errors import Unavailable
 from hadare.model.events import Event, LogLine
-from hadare.model.leases import ForkResult
+from hadare.model.leases import ForkResult, GangRank
 from hadare.runtime.bus import Backplane
 from hadare.runtime.memory import MemoryHub
 from hadare.runtime.virtual import run_virtually
@@ -178,6 +178,22 @@ def test_a_train_lease_becomes_an_order_with_the_time_that_is_left() -> None:
         evaluate_base=True,
         nominal_rate=12.5,
     )
+
+
+def test_the_ranks_of_a_gang_are_told_apart_and_know_their_gang_by_the_same_name() -> None:
+    parts = [GangRank(rank=rank, shares=(3, 1), address="north:4000") for rank in (0, 1)]
+    keys = [replace(a_lease().key, rank=part.rank) for part in parts]
+    orders = [order_for(assign(key=k, gang=p), OUT, 0.0, 1.0) for k, p in zip(keys, parts, strict=True)]
+    later = order_for(assign(key=keys[1], gang=parts[1], epoch=a_lease().epoch + 1), OUT, 0.0, 1.0)
+    assert [order.gang for order in orders] == parts  # type: ignore[union-attr]
+    names = {order.gang_name for order in orders}  # type: ignore[union-attr]
+    assert len(names) == 1
+    assert later.gang_name not in names  # type: ignore[union-attr]
+
+
+def test_the_times_of_a_gang_reach_its_outcome() -> None:
+    outcome = outcome_of(a_lease(), protocol.Done(reason="quota", update_s=0.2, exchange_s=0.01), {}, 0.0, None)
+    assert (outcome.update_s, outcome.exchange_s) == (0.2, 0.01)
 
 
 def test_a_device_without_a_rate_is_not_throttled() -> None:

@@ -112,6 +112,9 @@ class Translation(Task[Sentences]):
     def loss(self, model: nn.Module, batch: Sentences) -> Tensor:
         return self._judged(model, batch)[0]
 
+    def weight(self, batch: Sentences) -> float:
+        return int((batch.target != _PAD).sum())
+
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         device = next(model.parameters()).device
         nats, right, total = 0.0, 0, 0
