@@ -8,44 +8,42 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import select
 import signal
 import socket
 import sys
 import time
 import traceback
-from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
 import torch
 
-from hadare.model.leases import Failure, FailureKind
+from hadare.model.leases import Failure, FailureKind, GangRank
 from hadare.training import linux
+from hadare.training.channel import Channel, StopAsked
 from hadare.training.evaluation import evaluate_version
-from hadare.training.granted import Grant, NotFinite, Standing, Trained
+from hadare.training.gang import GangBroken, Limits, join
+from hadare.training.granted import Grant, NotFinite, OnStanding, Revoked, Standing, Trained
 from hadare.training.imports import put_first
 from hadare.training.protocol import (
-    COMMANDS,
-    Command,
     Done,
     Evaluate,
     Evaluated,
     Exit,
     Failed,
-    FrameReader,
     Init,
     Progress,
     Ready,
-    Report,
     Spawn,
     Stop,
     Train,
-    frame,
 )
+from hadare.training.sdk import ScriptFault
 from hadare.training.starting import start_model
 from hadare.training.task import WorkloadError
 from hadare.training.tensorfile import WeightsError
+from hadare.training.trainer import Trainer
 from hadare.training.transport import pack
 from hadare.training.weights import FileMeta
 from hadare.training.worker import Worker, build_worker, check_finite
@@ -58,40 +56,6 @@ _MEMORY_SIGNS = (_HOST_ALLOCATOR, "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_AL
 
 class BadBase(Exception):
     """The version that the agent named cannot be loaded."""
-
-
-class Channel:
-    """A fork's end of the line to its agent. When the agent hangs up, the process ends."""
-
-    def __init__(self, line: socket.socket) -> None:
-        self._line = line
-        self._frames = FrameReader(COMMANDS)
-        self._waiting: deque[Command] = deque()
-
-    def send(self, report: Report) -> None:
-        self._line.sendall(frame(report))
-
-    def next(self) -> Command:
-        """The next command, however long it takes."""
-        while not self._waiting:
-            self._read()
-        return self._waiting.popleft()
-
-    def stop_asked(self) -> float | None:
-        """Until when (monotonic) a ``Stop`` that has come in wants the training to end. Does not wait."""
-        while select.select([self._line], [], [], 0)[0]:
-            self._read()
-        for command in self._waiting:
-            if isinstance(command, Stop):
-                self._waiting.remove(command)
-                return time.monotonic() + command.within_s
-        return None
-
-    def _read(self) -> None:
-        data = self._line.recv(2**16)
-        if not data:
-            os._exit(0)
-        self._waiting.extend(self._frames.feed(data))
 
 
 def run(request: Spawn, line: socket.socket, output: int) -> NoReturn:
@@ -160,6 +124,8 @@ def _kind_of(error: BaseException) -> FailureKind:
         return "out_of_memory"
     if isinstance(error, NotFinite):
         return "not_finite"
+    if isinstance(error, GangBroken):
+        return "gang"
     if isinstance(error, ImportError):
         return "import"
     return "fetch" if isinstance(error, BadBase | WeightsError) else "exception"
@@ -200,6 +166,30 @@ def _init(worker: Worker, command: Init) -> Done:
 def _train(worker: Worker, command: Train, channel: Channel) -> Done:
     deadline = time.monotonic() + command.remaining_s
     phases = _Phases()
+    if command.gang is None:
+        trained = _from_base(worker.train, worker, command, channel, deadline, phases, channel.stop_asked)
+    else:
+        trained = _in_gang(command.gang, worker, command, channel, deadline, phases)
+        if command.gang.rank > 0:
+            return _done(trained, "", "", 0, phases.ms)
+    channel.send(Progress(phase="handing_back", steps=trained.steps, steps_per_s=trained.steps_per_s))
+    check_finite(worker.model)
+    written = worker.save(Path(command.out), FileMeta(base=command.base_sha256, user={"steps": trained.steps}))
+    if command.bf16:
+        written = pack(Path(command.out), Path(command.base)).written
+    phases.end("save")
+    return _done(trained, command.out, written.sha256, written.bytes, phases.ms)
+
+
+def _from_base(
+    train: Callable[[Grant, Revoked, OnStanding], Trained],
+    worker: Worker,
+    command: Train,
+    channel: Channel,
+    deadline: float,
+    phases: _Phases,
+    stop_asked: Revoked,
+) -> Trained:
     _load(worker, command.base)
     phases.end("load")
     if command.evaluate_base:
@@ -216,15 +206,36 @@ def _train(worker: Worker, command: Train, channel: Channel) -> Done:
         report_interval_s=command.report_interval_s,
     )
     channel.send(Progress(phase="training"))
-    trained = worker.train(grant, channel.stop_asked, lambda standing: channel.send(_progress(standing)))
+    trained = train(grant, stop_asked, lambda standing: channel.send(_progress(standing)))
     phases.end("train")
-    channel.send(Progress(phase="handing_back", steps=trained.steps, steps_per_s=trained.steps_per_s))
-    check_finite(worker.model)
-    written = worker.save(Path(command.out), FileMeta(base=command.base_sha256, user={"steps": trained.steps}))
-    if command.bf16:
-        written = pack(Path(command.out), Path(command.base)).written
-    phases.end("save")
-    return _done(trained, command.out, written.sha256, written.bytes, phases.ms)
+    return trained
+
+
+def _in_gang(
+    part: GangRank, worker: Worker, command: Train, channel: Channel, deadline: float, phases: _Phases
+) -> Trained:
+    """Meets the other ranks first: from then on, whatever goes wrong on one of them ends all."""
+    if not isinstance(worker, Trainer):
+        raise ScriptFault("a script cannot train in a gang, which splits its batches: make it a hadare Task")
+    stop_asked = StopAsked(channel)
+    meeting = join(
+        part,
+        command.gang_name,
+        worker.device,
+        until=deadline,
+        on_broken=lambda broken: channel.last_word(Failure(kind="gang", message=str(broken)[:4096])),
+        revoked=stop_asked,
+        limits=Limits.of(os.environ),
+    )
+    with meeting as gang:
+        phases.end("meet")
+
+        def train(grant: Grant, revoked: Revoked, report: OnStanding) -> Trained:
+            return worker.train_in_gang(grant, gang, revoked, report)
+
+        trained = _from_base(train, worker, command, channel, deadline, phases, stop_asked)
+        gang.leave()
+    return trained
 
 
 def _done(trained: Trained, out: str, sha256: str, size: int, phases_ms: dict[str, float]) -> Done:
@@ -235,6 +246,8 @@ def _done(trained: Trained, out: str, sha256: str, size: int, phases_ms: dict[st
         trained_s=trained.seconds,
         throughput=trained.steps_per_s,
         loss=trained.loss if math.isfinite(trained.loss) else None,
+        update_s=trained.update_s,
+        exchange_s=trained.exchange_s,
         reason=trained.reason,
         out=out,
         sha256=sha256,

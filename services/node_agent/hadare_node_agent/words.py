@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from hadare.machines import lease_commands as do
@@ -42,7 +43,14 @@ def order_for(command: do.Assign, out: Path, rate: float, report_interval_s: flo
         bf16=lease.spec.consolidation.transport == "bf16",
         nominal_rate=rate or None,
         report_interval_s=report_interval_s,
+        gang=lease.gang,
+        gang_name=gang_name(lease) if lease.gang else "",
     )
+
+
+def gang_name(lease: Lease) -> str:
+    """The same for every rank of a gang, and of no other gang."""
+    return f"{replace(lease.key, rank=0)}@{lease.epoch}"
 
 
 def outcome_of(
@@ -64,6 +72,8 @@ def outcome_of(
         throughput=report.throughput,
         nominal_rate=rate,
         trained_s=report.trained_s,
+        update_s=report.update_s,
+        exchange_s=report.exchange_s,
         idle_s=report.phases_ms.get("save", 0.0) / 1e3,
         phases_ms=report.phases_ms,
     )
