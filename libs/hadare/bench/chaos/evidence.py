@@ -14,6 +14,7 @@ from hadare.bench.chaos.witness import Witness
 from hadare.client import HadareClient
 from hadare.dst.records import wanted_objects
 from hadare.local.evidence import whole_history
+from hadare.model.devices import NodeState
 from hadare.model.errors import HadareError
 from hadare.model.events import StoredEvent
 from hadare.model.jobs import JobProgress, VersionManifest
@@ -111,7 +112,7 @@ async def unfinished_uploads(backplane: NatsBackplane) -> list[str]:
 
 
 async def left_over(cluster: ChaosCluster, backplane: NatsBackplane, client: HadareClient) -> list[str]:
-    """What a cluster at rest has no use for."""
+    """What a cluster at rest has no use for, and nodes that are not back."""
     progress = {entry.record.job_id: entry.record for entry in await backplane.table(subjects.PROGRESS).entries()}
     versions = [entry.record for entry in await backplane.table(subjects.VERSIONS).entries()]
     manifests = {(manifest.job_id, manifest.version): manifest for manifest in versions}
@@ -119,6 +120,8 @@ async def left_over(cluster: ChaosCluster, backplane: NatsBackplane, client: Had
     useless = set(await store.names()) - wanted_objects(progress, manifests, KEEP_VERSIONS)
     found = [f"object {name}" for name in sorted(useless)]
     for node in await client.nodes():
+        if node.state is not NodeState.READY:
+            found.append(f"{node.node} is {node.state}: {node.reason}")
         found += [f"a lease of {d.job_id} on {node.node}:{d.index}" for d in node.devices if d.job_id is not None]
     for name in cluster.nodes:
         found += [f"fork {pid} of {name}" for pid in cluster.forks(name)]
