@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,22 +12,25 @@ from hadare.training.granted import Grant, Trained
 from hadare.training.task import build_task
 from hadare.training.tensorfile import Reader
 from hadare.training.worker import Worker, build_worker
+from hadare.training.workloads import BUILTIN
 
 ROUNDS, QUOTA = 3, 11
 DIGITS = "hadare.training.workloads.digits:Digits"
 TEXT = "hadare.training.workloads.charlm:CharLM"
 
 
-def digits() -> Worker:
-    return build_worker(DIGITS, {"hidden": 8, "accumulate": 4}, 4, 0)
-
-
-def text() -> Worker:
-    return build_worker(TEXT, {"hidden": 8}, 4, 0)
-
-
-def script() -> Worker:
-    return build_worker("scripts_for_training:fits", {}, 4, 0)
+_HERE = "hadare.training.workloads."
+# Every built-in workload, and what else there is to go on with: gradients of several steps, mixed precision, BatchNorm.
+JOBS: dict[str, tuple[str, dict[str, object]]] = {
+    "digits": (DIGITS, {"hidden": 8, "accumulate": 4}),
+    "digits, BatchNorm": (DIGITS, {"hidden": 8, "batch_norm": True}),
+    "text": (TEXT, {"hidden": 8}),
+    "text, mixed precision": (TEXT, {"hidden": 8, "precision": "amp"}),
+    "weather": (f"{_HERE}weather:Weather", {"hidden": 8}),
+    "translation": (f"{_HERE}translation:Translation", {"width": 8, "heads": 2, "dropout": 0.2}),
+    "recommendation": (f"{_HERE}recommendation:Recommendation", {"factors": 4}),
+    "script": ("scripts_for_training:fits", {}),
+}
 
 
 def a_round(worker: Worker, number: int, folder: Path) -> Trained:
@@ -42,8 +44,17 @@ def a_round(worker: Worker, number: int, folder: Path) -> Trained:
     return trained
 
 
-@pytest.mark.parametrize("build", [digits, text, script])
-def test_a_resumed_run_ends_as_an_uninterrupted_one(build: Callable[[], Worker], tmp_path: Path) -> None:
+def test_every_built_in_workload_is_resumed_here() -> None:
+    assert {name for name, _ in JOBS.values()} >= set(BUILTIN)
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_a_resumed_run_ends_as_an_uninterrupted_one(job: str, tmp_path: Path) -> None:
+    workload, config = JOBS[job]
+
+    def build() -> Worker:
+        return build_worker(workload, config, 4, 0)
+
     results = []
     for kind, starts in (("whole", [1]), ("resumed", [1, 3])):
         folder = tmp_path / kind
