@@ -12,8 +12,8 @@ OFFSET = 1000.0
 """The server's clock is so far ahead of the monotonic one."""
 
 
-def a_fault(kind: Kind, at: float, for_s: float = 0.0) -> Struck:
-    return Struck(Fault(number=0, kind=kind, at_s=at, for_s=for_s, draw=0.0, leader=True), "it", at, at + for_s)
+def a_fault(kind: Kind, at: float, for_s: float = 0.0, hit: str = "it") -> Struck:
+    return Struck(Fault(number=0, kind=kind, at_s=at, for_s=for_s, draw=0.0, leader=True), hit, at, at + for_s)
 
 
 def planned(round_no: int, at: float) -> StoredEvent:
@@ -57,11 +57,13 @@ def test_a_fault_after_the_last_round_has_no_recovery() -> None:
     assert (kind.recovery_s_median, kind.recovery_s_max) == (None, None)
 
 
-def test_a_failover_is_alone_if_only_what_brought_it_about_was_near() -> None:
-    failovers = [Failover("allocator", 2, "a-1", "a-2", at, 3.0) for at in (20.0, 60.0)]
-    struck = [a_fault(Kind.KILL_ALLOCATOR, 17.2), a_fault(Kind.KILL_ALLOCATOR, 57.2), a_fault(Kind.KILL_NATS, 58.0)]
-    found = summarise(an_outcome(struck, failovers), 1).failovers
-    assert (found.count, found.alone, found.alone_max_s) == (2, 1, 3.0)
+def test_a_failover_is_alone_if_the_bus_was_well_and_only_what_brought_it_about_hit_the_role() -> None:
+    failovers = [Failover("allocator", 2, "a-1", "a-2", at, gap) for at, gap in ((20.0, 3.0), (60.0, 4.0), (99.0, 5.0))]
+    kills = [a_fault(Kind.KILL_ALLOCATOR, at, hit="allocator-1") for at in (17.2, 57.2, 94.2)]
+    others = [a_fault(Kind.KILL_AGENT, 18.0, hit="n1"), a_fault(Kind.KILL_NATS, 58.0, hit="nats")]
+    again = a_fault(Kind.CUT_LEADER, 95.0, 2.0, hit="allocator-2")
+    found = summarise(an_outcome([*kills, *others, again], failovers), 1).failovers
+    assert (found.count, found.max_s, found.alone, found.alone_max_s) == (3, 5.0, 1, 3.0)
 
 
 def test_steps_of_leases_that_are_in_no_version_are_lost() -> None:

@@ -11,12 +11,13 @@ from hadare.bench.chaos.checks import counted_leases, lost_to_node_deaths
 from hadare.bench.chaos.evidence import Evidence
 from hadare.bench.chaos.faults import Struck
 from hadare.bench.chaos.leases import spans
-from hadare.bench.chaos.plan import Fault
+from hadare.bench.chaos.plan import Fault, Kind
 from hadare.bench.chaos.witness import Failover, Violation
 from hadare.model.events import StoredEvent
 
 _QUIET_S = 8.0
-"""Without another fault so long before a failover and during it, its length is that of the election alone."""
+_BUS = (Kind.KILL_NATS, Kind.FREEZE_NATS, Kind.DISK_FULL_STORE, Kind.KILL_ALL)
+"""With no fault of these, and one of the role's own, so long before a failover, its length is the election's alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +52,10 @@ class KindReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failovers:
-    """From the last sign of a leader to the first of its successor, in seconds; ``alone``: with no other fault near."""
+    """From the last sign of a leader to the first of its successor, in seconds.
+
+    ``alone``: the bus was well, and no other fault hit allocators (or trackers) shortly before.
+    """
 
     count: int
     median_s: float | None
@@ -178,6 +182,8 @@ def _failovers(outcome: Outcome) -> Failovers:
 
 
 def _alone(failover: Failover, struck: Sequence[Struck]) -> bool:
-    """Whether at most one fault, the one that brought it about, was near."""
+    """Whether the bus was well, and at most one fault, the one that brought it about, was near that hit the role."""
     begin = failover.at - failover.gap_s
-    return sum(one.at < failover.at and one.undone_at > begin - _QUIET_S for one in struck) <= 1
+    near = [one for one in struck if one.at < failover.at and one.undone_at > begin - _QUIET_S]
+    bus_is_well = not any(one.fault.kind in _BUS for one in near)
+    return bus_is_well and sum(one.hit.startswith(failover.role) for one in near) <= 1
