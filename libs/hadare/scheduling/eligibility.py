@@ -168,12 +168,17 @@ def job_table(
     ``utility`` stands in for what each job names.
     """
     rows = tuple(sorted((job for job in jobs if placeable(job)), key=lambda job: job.job_id))
-    rates = np.array([_rates(job, types) for job in rows], dtype=np.float64).reshape(len(rows), len(types))
+    measured = [_rates(job, types) for job in rows]
+    rates = np.array(measured, dtype=np.float64).reshape(len(rows), len(types))
     best = rates.max(axis=1, initial=0.0)
     gang = _column(job.gang for job in rows)
     steps = _column(job.steps_left for job in rows)
     # The ideal is measured on the best type that the job knows, there or not: utilities do not jump when nodes come.
-    ideal = _column(max(_rates(job, tuple(job.throughput)), default=0.0) for job in rows)
+    here = frozenset(types)
+    ideal = _column(
+        max(own if job.throughput.keys() <= here else _rates(job, tuple(job.throughput)), default=0.0)
+        for job, own in zip(rows, measured, strict=True)
+    )
     alone = gang * np.where(ideal > 0, ideal, 1.0)
     ideal_s = _column(job.total_steps for job in rows) / alone
     stake = Stake(
@@ -212,9 +217,11 @@ def _end(rates: Floats, steps: Floats, left_s: Floats, devices: int) -> Floats:
 
 
 def _rates(job: JobView, types: Sequence[str]) -> list[float]:
-    allowed = job.constraints.types
-    known = job.throughput
-    return [_rate(known[t].steps_per_s) if t in known and (not allowed or _among(t, allowed)) else 0.0 for t in types]
+    allowed, known = job.constraints.types, job.throughput
+    return [
+        _rate(known[t].steps_per_s) if t in known and (not allowed or t in allowed or _among(t, allowed)) else 0.0
+        for t in types
+    ]
 
 
 def _rate(steps_per_s: float) -> float:

@@ -118,23 +118,24 @@ def _usual(book: PriceBook, device_type: str) -> PriceCurve | None:
 
 
 class Occupancy:
-    """How much of every cell is taken while a plan is made."""
+    """How much of every cell is taken while a plan is made; ``price`` is that of its next device."""
 
     def __init__(self, cells: Cells, curves: Curves) -> None:
         self.cells = cells
-        self.curves = curves
-        self.taken: Ints = np.zeros_like(cells.capacity)
-        self.free: Ints = cells.capacity.copy()
-        self.price: Floats = curves.marginal(self.taken)
-        self.devices_free = int(self.free.sum())
+        self.taken = [0] * len(cells.keys)
+        self.free: list[int] = cells.capacity.tolist()
+        self._u_min: list[float] = curves.u_min.tolist()
+        self._log_step: list[float] = curves.log_step.tolist()
+        self.price: list[float] = list(self._u_min)
+        self.devices_free = sum(self.free)
 
     def take(self, cell: int) -> float:
         """Take one device of a cell and return its marginal price."""
         if self.free[cell] <= 0:
             raise ValueError(f"cell {self.cells.keys[cell]} has no free device")
-        paid = float(self.price[cell])
+        paid = self.price[cell]
         self.free[cell] -= 1
         self.taken[cell] += 1
         self.devices_free -= 1
-        self.price[cell] = self.curves.u_min[cell] * np.exp(self.curves.log_step[cell] * self.taken[cell])
+        self.price[cell] = self._u_min[cell] * exp(self._log_step[cell] * self.taken[cell])
         return paid

@@ -22,7 +22,8 @@ from hadare.scheduling.duals import completion_duals
 from hadare.scheduling.eligibility import Cells, JobTable, in_order, job_table
 from hadare.scheduling.policies.base import PATIENCE_ROUNDS, Memory, ahead_of, backlog, overdue, remember
 from hadare.scheduling.pricing import Curves, Occupancy
-from hadare.scheduling.sharing import TASTE, TASTE_OF_MANY, Line, Share, Sharing
+from hadare.scheduling.share import Share
+from hadare.scheduling.sharing import TASTE, TASTE_OF_MANY, Line, Sharing
 
 DRAINING = 0.25
 """A queue is draining when no job has come for so much of the time that all that is left will take."""
