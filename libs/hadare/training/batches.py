@@ -47,7 +47,7 @@ def rows_of(value: Any, start: int, stop: int, samples: int) -> Any:
     if isinstance(value, dict):
         return {key: rows_of(each, start, stop, samples) for key, each in value.items()}
     if isinstance(value, tuple | list):
-        if len(value) == samples and not any(arrays_of(value)):
+        if len(value) == samples and next(arrays_of(value), None) is None:
             return value[start:stop]
         cut = [rows_of(each, start, stop, samples) for each in value]
         if isinstance(value, list):

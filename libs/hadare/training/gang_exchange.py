@@ -92,7 +92,8 @@ class GradientSum:
         index = torch.cat([part[:count] for part, count in zip(all_rows, counts, strict=True)])
         value = torch.cat([part[:count] for part, count in zip(all_values, counts, strict=True)])
         place = parameter.device
-        return torch.sparse_coo_tensor(index.to(place)[None], value.to(place), parameter.shape).coalesce()
+        total = torch.sparse_coo_tensor(index.to(place)[None], value.to(place), parameter.shape, check_invariants=True)
+        return total.coalesce()
 
 
 def _plan(parameters: Sequence[nn.Parameter], head: int, bucket_bytes: int) -> list[_Bucket]:

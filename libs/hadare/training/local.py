@@ -9,11 +9,13 @@ from pathlib import Path
 
 from hadare.forking.schedule import data_seed
 from hadare.model.jobs import JobSpec
-from hadare.training.granted import Grant, Standing, silent
+from hadare.training.gang import Alone
+from hadare.training.granted import Grant, OnStanding, Revoked, Standing, Trained, never, silent
 from hadare.training.guarding import GuardedRun, train_guarded
 from hadare.training.starting import start_model
+from hadare.training.trainer import Trainer
 from hadare.training.weights import FileMeta
-from hadare.training.worker import build_worker
+from hadare.training.worker import Worker, build_worker
 
 GUARDED_ROUNDS = 20
 
@@ -52,7 +54,7 @@ def run_local(
     begun = time.monotonic()
     seed = spec.seed if seed is None else seed
     total = spec.total_steps if steps is None else steps
-    worker = build_worker(spec.workload, spec.config, spec.batch_size, seed, device)
+    worker = _worker(spec, seed, device)
     if start is not None:
         start_model(start, worker.model)
     guard = spec.consolidation.guard
@@ -74,3 +76,20 @@ def run_local(
         steps_per_s=trained.steps_per_s,
         chosen=made.chosen,
     )
+
+
+class _GangOfOne(Trainer):
+    """A job that asks for a gang of W: this one device does what W would, so that an update counts W steps."""
+
+    gang = 1
+
+    def train(self, grant: Grant, revoked: Revoked = never, report: OnStanding = silent) -> Trained:
+        return self.train_in_gang(grant, Alone(self.gang * self.task.batch_size, self.device), revoked, report)
+
+
+def _worker(spec: JobSpec, seed: int, device: str) -> Worker:
+    if spec.gang == 1:
+        return build_worker(spec.workload, spec.config, spec.batch_size, seed, device)
+    trainer = _GangOfOne(spec.workload, spec.config, spec.batch_size, seed, device)
+    trainer.gang = spec.gang
+    return trainer

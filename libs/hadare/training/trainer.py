@@ -164,6 +164,7 @@ class Trainer:
             scale = torch.tensor([own.get_scale() if own.is_enabled() else 0.0], device=gang.device)
             if (common := max(float(row) for row in gang.gather(scale))) > 0:
                 self.scaler = torch.amp.GradScaler(self.device.type, init_scale=common)
+                self.scaler.scale(torch.zeros((), device=self.device))  # it makes its state in its first use
         try:
             yield
         finally:

@@ -32,6 +32,14 @@ def test_fewer_steps_can_be_asked_for() -> None:
     assert run_local(SPEC, steps=5).steps == 5
 
 
+def test_a_job_that_asks_for_a_gang_has_its_batch_on_one_device_too() -> None:
+    plain = {"batch_norm": False}
+    big = JobSpec(**{**SPEC_FIELDS, "total_steps": 12, "batch_size": 96, "config": plain})  # type: ignore[arg-type]
+    gang = JobSpec(**{**SPEC_FIELDS, "total_steps": 48, "batch_size": 24, "gang": 4, "config": plain})  # type: ignore[arg-type]
+    assert run_local(gang, seed=3).steps == 48
+    assert run_local(gang, seed=3).metrics["loss"] == pytest.approx(run_local(big, seed=3).metrics["loss"], rel=1e-4)
+
+
 def test_the_weights_can_be_kept(tmp_path: Path) -> None:
     run_local(SPEC, out=tmp_path / "v")
     assert read_meta(Reader(tmp_path / "v")).user == {"steps": 50}
