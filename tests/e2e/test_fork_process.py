@@ -16,9 +16,11 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from hadare.training.artifacts import listed
 from hadare.training.forkclient import ForkProcess, ForkServer, failure_of
 from hadare.training.processes import marker_of, members, read_process
 from hadare.training.protocol import (
+    ARTIFACTS_VARIABLE,
     Done,
     Evaluate,
     Evaluated,
@@ -166,6 +168,17 @@ async def test_a_base_is_evaluated_before_it_is_trained_on(server: ForkServer, t
     await fork.until(Done)
     assert before == alone
     assert set(before.metrics) == {"accuracy", "loss"}
+    assert await fork.process.kill()
+
+
+async def test_files_that_a_task_writes_come_with_its_result(server: ForkServer, tmp_path: Path) -> None:
+    fork = await start(server, hostile("Writing"), env={ARTIFACTS_VARIABLE: str(tmp_path / "files")})
+    await fork.until(Ready)
+    await fork.process.send(Init(out=str(tmp_path / "v0")))
+    await fork.until(Done)
+    await fork.train(tmp_path / "v0", tmp_path / "one", data_seed=7)
+    assert listed(tmp_path / "one") == {"seed.txt": 1}
+    assert any("too_large: more than 16 MiB" in line for line in fork.output)
     assert await fork.process.kill()
 
 

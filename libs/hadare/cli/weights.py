@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Literal
@@ -127,6 +128,32 @@ def export(
 
 @weights.command()
 @click.argument("job", metavar="JOB")
+@click.option("--version", type=click.IntRange(min=0), help="Which version. Default: the newest.")
+@click.option(
+    "-o", "--output", metavar="DIR", type=click.Path(file_okay=False, path_type=Path), help="Write them here, too."
+)
+@cluster_options
+@pass_session
+def artifacts(session: Session, job: str, version: int | None, output: Path | None) -> None:
+    """List the files that a job's task has written beside its model, and write them to a folder."""
+    tools = _tools("artifacts")
+    with tempfile.TemporaryDirectory(prefix="hadare-") as scratch:
+        fetched = Path(scratch) / "version"
+        found = session.run(lambda client: client.weights_get(job, fetched, version))
+        files: dict[str, int] = tools.listed(fetched) if output is None else tools.extract(fetched, output)
+    document = {
+        **{"job_id": found.job_id, "name": found.name, "version": found.version, "steps": found.steps},
+        **{"path": None if output is None else str(output), "files": files},
+    }
+    session.show(document, lambda console: console.print(tables.table(("FILE", "SIZE"), _sizes(files))))
+
+
+def _sizes(files: dict[str, int]) -> list[tuple[str, str]]:
+    return [(name, tables.size(count)) for name, count in files.items()]
+
+
+@weights.command()
+@click.argument("job", metavar="JOB")
 @click.argument("old", metavar="OLD", type=click.IntRange(min=0))
 @click.argument("new", metavar="[NEW]", type=click.IntRange(min=0), required=False)
 @cluster_options
@@ -154,11 +181,10 @@ def diff(session: Session, job: str, old: int, new: int | None) -> None:
     session.show(document, lambda console: console.print(tables.of_diff(found)))
 
 
-def _tools() -> ModuleType:
+def _tools(name: str = "exporting") -> ModuleType:
     try:
-        from hadare.training import exporting
+        return import_module(f"hadare.training.{name}")
     except ImportError as error:
         raise MissingPart(
             f"this needs {error.name or error}, which is missing: pip install 'hadare[node-agent]'"
         ) from error
-    return exporting

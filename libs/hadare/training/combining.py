@@ -29,6 +29,7 @@ from hadare.forking.consolidation import (
     weights,
 )
 from hadare.forking.outer import Outer
+from hadare.training.artifacts import Artifacts
 from hadare.training.evidence import Ledger, check_sound, squares_in_double
 from hadare.training.sources import CHUNK, PLAIN_CHUNK, Flat, Source, is_parameter, spans, wide
 from hadare.training.tensorfile import DTYPES, TensorSpec, Writer, Written, layout
@@ -77,6 +78,7 @@ class Combiner:
         self.weights = weights(self._steps)
         self._shares = [w for fork, w in self.weights.items() if fork != self._leader.fork]
         self.notes: list[str] = []
+        self._artifacts = Artifacts(start, forks)
 
     def write(self, out: Path, *, base: str, user: Mapping[str, Scalar]) -> Written:
         """Streams the version into ``out`` and says what it hashes to. Raises ``Unsound`` and writes nothing if a fork
@@ -91,6 +93,9 @@ class Combiner:
 
     def combined(self, name: str, spec: TensorSpec) -> Iterator[Tensor]:
         """A tensor of the version, in pieces that are valid until the next is asked for."""
+        if name in self._artifacts.specs:
+            yield self._artifacts.content(name)
+            return
         if name.startswith(MOMENTUM_PREFIX):
             yield from self._momentum(MODEL_PREFIX + name.removeprefix(MOMENTUM_PREFIX), name, spec)
             return
@@ -131,6 +136,7 @@ class Combiner:
         specs = dict(model)
         for fork in self._forks:
             specs.update({n: s for n, s in fork.specs.items() if n.startswith(OPTIMIZER_PREFIX)})
+        specs.update(self._artifacts.specs)
         smooth = {n: _kept(s) for n, s in model.items() if s.dtype in FLOATING or s.dtype in COMPLEX}
         for name, spec in smooth.items():
             plain = name.removeprefix(MODEL_PREFIX)

@@ -18,15 +18,18 @@ from pathlib import Path
 from typing import NoReturn
 
 import torch
+from torch import Tensor
 
 from hadare.model.leases import Failure, FailureKind, GangRank
 from hadare.training import linux
+from hadare.training.artifacts import collect
 from hadare.training.channel import Channel, StopAsked
 from hadare.training.evaluation import evaluate_version
 from hadare.training.gang import GangBroken, Limits, join
 from hadare.training.granted import Grant, NotFinite, OnStanding, Revoked, Standing, Trained
 from hadare.training.imports import put_first
 from hadare.training.protocol import (
+    ARTIFACTS_VARIABLE,
     Done,
     Evaluate,
     Evaluated,
@@ -174,11 +177,21 @@ def _train(worker: Worker, command: Train, channel: Channel) -> Done:
             return _done(trained, "", "", 0, phases.ms)
     channel.send(Progress(phase="handing_back", steps=trained.steps, steps_per_s=trained.steps_per_s))
     check_finite(worker.model)
-    written = worker.save(Path(command.out), FileMeta(base=command.base_sha256, user={"steps": trained.steps}))
+    meta = FileMeta(base=command.base_sha256, user={"steps": trained.steps})
+    written = worker.save(Path(command.out), meta, _artifacts())
     if command.bf16:
         written = pack(Path(command.out), Path(command.base)).written
     phases.end("save")
     return _done(trained, command.out, written.sha256, written.bytes, phases.ms)
+
+
+def _artifacts() -> dict[str, Tensor]:
+    if not (folder := os.environ.get(ARTIFACTS_VARIABLE)):
+        return {}
+    files, left_out = collect(Path(folder))
+    for why in left_out:
+        print(f"an artefact is left out: {why}", file=sys.stderr)
+    return files
 
 
 def _from_base(

@@ -17,6 +17,9 @@ import msgspec
 from hadare.model.errors import HadareError
 from hadare.model.leases import Failure, GangRank
 
+ARTIFACTS_VARIABLE = "HADARE_ARTIFACTS"
+"""Names the folder of a fork whose files are handed in with its results."""
+
 EndReason = Literal["quota", "clock", "revoked"]
 """Why a fork stopped training by itself."""
 

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from hadare.training.granted import Grant, OnStanding, Revoked, Trained, never, silent
 from hadare.training.sdk import Begun, NothingToDo, Run, Script, ScriptFault, Use
 from hadare.training.tensorfile import Written
 from hadare.training.weights import FileMeta, save_state
+
 
 
 class ScriptWorker:
@@ -40,10 +41,10 @@ class ScriptWorker:
         """The next call of the script begins from this version."""
         self._base, self._held = path, None
 
-    def save(self, path: Path, meta: FileMeta | None = None) -> Written:
-        """Writes the model and optimiser as they are."""
+    def save(self, path: Path, meta: FileMeta | None = None, extra: Mapping[str, Tensor] | None = None) -> Written:
+        """Writes the model and optimiser as they are, and ``extra`` tensors."""
         begun = self._begun()
-        return save_state(path, begun.model, begun.optimizer, meta)
+        return save_state(path, begun.model, begun.optimizer, meta, extra)
 
     def train(self, grant: Grant, revoked: Revoked = never, report: OnStanding = silent) -> Trained:
         """One call of the script. Raises ``ScriptFault`` if it leaves its loop before its lease ends."""

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from hadare.model.errors import HadareError
+from hadare.training.artifacts import artifacts
 from hadare.training.granted import Grant, Granted, OnStanding, Revoked, endless, never, silent
 from hadare.training.task import move
 from hadare.training.weights import load_state
@@ -78,6 +79,11 @@ class Run:
     def data_seed(self) -> int:
         """Decides the order of this lease's data; no two leases of a job have the same."""
         return self._use.grant.data_seed if self._use.grant else 0
+
+    @property
+    def artifacts(self) -> Path:
+        """A folder for files to keep beside the model: pictures, vocabularies, … At most 256, 16 MiB together."""
+        return artifacts()
 
     @property
     def step(self) -> int:

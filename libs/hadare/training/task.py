@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from hadare.model.errors import HadareError
 from hadare.model.leases import Failure
+from hadare.training.artifacts import artifacts
 from hadare.training.batches import rows_of, samples_of
 
 Batch = TypeVar("Batch")
@@ -54,6 +55,11 @@ class Task(ABC, Generic[Batch]):
         self.config = dict(config)
         self.batch_size = batch_size
         self.seed = seed
+
+    @property
+    def artifacts(self) -> Path:
+        """A folder for files to keep beside the model: pictures, vocabularies, … At most 256, 16 MiB together."""
+        return artifacts()
 
     @abstractmethod
     def build_model(self) -> nn.Module:

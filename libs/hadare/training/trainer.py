@@ -116,10 +116,10 @@ class Trainer:
         if self.scaler.is_enabled() and meta.scaler > 0:
             self.scaler.load_state_dict({**self.scaler.state_dict(), "scale": meta.scaler, "_growth_tracker": 0})
 
-    def save(self, path: Path, meta: FileMeta | None = None) -> Written:
-        """Writes the model and optimiser as they are."""
+    def save(self, path: Path, meta: FileMeta | None = None, extra: Mapping[str, Tensor] | None = None) -> Written:
+        """Writes the model and optimiser as they are, and ``extra`` tensors."""
         scale = float(self.scaler.get_scale()) if self.scaler.is_enabled() else 0.0
-        return save_state(path, self.model, self.optimizer, replace(meta or FileMeta(), scaler=scale))
+        return save_state(path, self.model, self.optimizer, replace(meta or FileMeta(), scaler=scale), extra)
 
     def set_position(self, position: float) -> None:
         """Sets the learning rates for ``position`` of the job's budget."""

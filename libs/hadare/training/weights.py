@@ -83,15 +83,19 @@ def save_state(
     model: nn.Module,
     optimizer: torch.optim.Optimizer | None,
     meta: FileMeta | None = None,
+    extra: Mapping[str, Tensor] | None = None,
 ) -> Written:
-    """Writes model and optimiser. ``meta`` may carry ``user``, ``base`` and ``scaler``; the rest is filled in."""
+    """Writes model and optimiser. ``meta`` may carry ``user``, ``base`` and ``scaler``; the rest is filled in.
+
+    ``extra``: more tensors, by names of their own (``artifacts``).
+    """
     given = meta or FileMeta()
     tensors, aliases = _model_tensors(model)
     parameters = {MODEL_PREFIX + _plain(name) for name, _ in model.named_parameters(remove_duplicate=False)}
     buffers = tuple(sorted(name for name in tensors if name not in parameters))
     states = dict(_optimizer_items(model, optimizer))
     tensors.update({name: value for name, value in states.items() if isinstance(value, Tensor)})
-    stored = {name: _stored(name, tensor) for name, tensor in tensors.items()}
+    stored = {name: _stored(name, tensor) for name, tensor in {**tensors, **(extra or {})}.items()}
     specs = {name: TensorSpec(NAMES[tensor.dtype], tuple(tensor.shape)) for name, tensor in stored.items()}
     full = replace(
         given,

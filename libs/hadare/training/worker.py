@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from hadare.training.granted import Grant, NotFinite, OnStanding, Revoked, Trained, never, silent
 from hadare.training.scripts import ScriptWorker
@@ -28,7 +28,7 @@ class Worker(Protocol):
 
     def load(self, path: Path) -> None: ...
 
-    def save(self, path: Path, meta: FileMeta | None = None) -> Written: ...
+    def save(self, path: Path, meta: FileMeta | None = None, extra: Mapping[str, Tensor] | None = None) -> Written: ...
 
     def train(self, grant: Grant, revoked: Revoked = never, report: OnStanding = silent) -> Trained: ...
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import shutil
 from pathlib import Path
 from typing import Self
 
@@ -69,6 +70,8 @@ class WorkDirectory:
         stuck = [marker for marker in sorted(markers) if not end_fork(0, 0, marker)]
         for folder in (self.scratch, self.results, self.weights):
             for file in folder.glob("*"):
-                if folder == self.scratch or file.suffix == ".part":
+                if file.is_dir() and folder == self.scratch:
+                    shutil.rmtree(file, ignore_errors=True)
+                elif folder == self.scratch or file.suffix == ".part":
                     file.unlink(missing_ok=True)
         return stuck

@@ -6,6 +6,7 @@ Decides nothing. Every ``StartProcess`` comes back as ready or failed, every ``K
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Callable, Coroutine, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -202,9 +203,17 @@ class ForkTrainer:
                 threads=self._settings.threads,
                 path=path,
             ),
-            env={**spec.env, "CUDA_VISIBLE_DEVICES": visible, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
+            env={
+                **spec.env,
+                "CUDA_VISIBLE_DEVICES": visible,
+                "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+                protocol.ARTIFACTS_VARIABLE: str(self._artifacts(fork.command.process)),
+            },
             on_output=lambda line: self._on_line(fork.key, fork.secrets.out_of(line)),
         )
+
+    def _artifacts(self, process: ev.ProcessId) -> Path:
+        return self._settings.scratch / f"{process}.artifacts"
 
     def _is_gpu(self, index: int) -> bool:
         device = self._devices[index]
@@ -277,6 +286,7 @@ class ForkTrainer:
             self._stuck.update(dict.fromkeys(devices, fork.marker))
         if fork.out is not None:
             discard(fork.out)
+        await asyncio.to_thread(shutil.rmtree, self._artifacts(name), ignore_errors=True)
         self._place.release(name)
         del self._forks[name]
         self._emit(ev.ProcessEnded(at=_now(), process=name, free=not reason, reason=reason))

@@ -118,3 +118,15 @@ def _orphan() -> int:
         os._exit(0)
     os.waitpid(child, 0)
     return int(os.read(read, 32))
+
+
+class Writing(Plain):
+    """Not hostile: it writes a file beside its model, and one that is too large."""
+
+    def batches(self, data_seed: int) -> Iterator[Tensor]:
+        (self.artifacts / "seed.txt").write_text(str(data_seed))
+        (self.artifacts / "too_large").write_bytes(bytes(17 * 2**20))
+        return super().batches(data_seed)
+
+    def misbehave(self, model: nn.Module) -> None:
+        del model
