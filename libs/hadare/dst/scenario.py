@@ -14,7 +14,7 @@ BASE_RATE = 10.0
 
 WORKLOAD = "hadare.training.workloads.digits:Digits"
 GUARD = GuardSpec(metric="score", better="higher")
-ROUND_S = 10.0
+ROUND_S = 6.0
 ROUNDS = 12
 """Rounds of work that a scenario's jobs bring, were nothing to fail."""
 JOBS = 5

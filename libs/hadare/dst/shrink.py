@@ -13,7 +13,9 @@ _MOST_RUNS = 300
 
 
 def shrink(failed: Verdict, run: Run) -> Verdict:
-    """The smallest verdict found with the same first law broken: halves of the faults are left out, then single ones.
+    """The smallest verdict found with the same first law broken.
+
+    Each fault is tried alone, and none at all; then halves of the faults are left out, at last single ones.
 
     A scenario that breaks no law is returned as it is.
     """
@@ -30,6 +32,8 @@ class _Shrinking:
         self._runs = 0
 
     def shrunk(self) -> Verdict:
+        if any(self._still_fails(few) for few in ((), *((fault,) for fault in self._faults))):
+            return self._best
         size = max(1, len(self._faults) // 2)
         while self._runs < _MOST_RUNS:
             if self._leave_out(size):

@@ -338,7 +338,7 @@ def simulate(scenario: Scenario, control: Control) -> Verdict:
     random.seed(f"jitter {scenario.seed}")
     try:
         with _silence():
-            return run_virtually(World(scenario, control).run())
+            return run_virtually(World(scenario, control).run(), deaf=True)
     finally:
         random.setstate(state)
 

@@ -51,6 +51,7 @@ class NodeMachine:
         self._wishes: dict[str, NodeWish] = {}
         self._conduct: dict[str, _Conduct] = {}
         self._suspicious = False
+        self._judged: dict[str, tuple[NodeState, str, _Conduct]] = {}
         self.statuses: dict[str, NodeStatus] = {}
 
     def recover(self, stored: Iterable[NodeStatus]) -> None:
@@ -69,6 +70,7 @@ class NodeMachine:
     def removed(self, node: str) -> None:
         self._nodes.pop(node, None)
         self._conduct.pop(node, None)
+        self._judged.pop(node, None)
         self.statuses.pop(node, None)
 
     def wished(self, node: str, wish: NodeWish | None, next_round: int = 0) -> None:
@@ -119,23 +121,13 @@ class NodeMachine:
         """The states that differ from those last given out."""
         changed = []
         for name, node in sorted(self._nodes.items()):
-            status = self._judge(name, node, at)
-            if self.statuses.get(name) != status:
-                self.statuses[name] = status
-                changed.append(status)
+            conduct = self._conduct.get(name, _SPOTLESS)
+            judged = (*self._state(name, node, conduct, at), conduct)
+            if self._judged.get(name) != judged:  # most are as they were a moment ago
+                self._judged[name] = judged
+                self.statuses[name] = _status(name, *judged)
+                changed.append(self.statuses[name])
         return changed
-
-    def _judge(self, name: str, node: _Node, at: float) -> NodeStatus:
-        conduct = self._conduct.get(name, _SPOTLESS)
-        state, reason = self._state(name, node, conduct, at)
-        return NodeStatus(
-            node=name,
-            state=state,
-            reason=reason,
-            quarantine=conduct.quarantine,
-            pardon=conduct.pardon,
-            trusted_from=conduct.trusted_from,
-        )
 
     def _state(self, name: str, node: _Node, conduct: _Conduct, at: float) -> tuple[NodeState, str]:
         silent_s = at - (node.heard_at if node.heard_at is not None else node.known_since)
@@ -153,3 +145,14 @@ class NodeMachine:
         if not any(device.healthy for device in node.inventory.devices):
             return NodeState.SUSPECT, "it has no healthy device"
         return NodeState.READY, ""
+
+
+def _status(node: str, state: NodeState, reason: str, conduct: _Conduct) -> NodeStatus:
+    return NodeStatus(
+        node=node,
+        state=state,
+        reason=reason,
+        quarantine=conduct.quarantine,
+        pardon=conduct.pardon,
+        trusted_from=conduct.trusted_from,
+    )
