@@ -35,7 +35,9 @@ def a_node(node: str = "n1", *types: str, **changes: Any) -> NodeInventory:
     devices = tuple(
         Device(index=index, type=kind, memory_gb=16.0, emulated=True) for index, kind in enumerate(types or ("V100",))
     )
-    return NodeInventory(**{"node": node, "incarnation": "i1", "devices": devices, "workloads": (WORKLOAD,), **changes})
+    known = {"node": node, "incarnation": "i1", "devices": devices, "workloads": (WORKLOAD,)}
+    ports = tuple(range(29400, 29400 + len(devices)))
+    return NodeInventory(**{**known, "gang_address": f"host-of-{node}", "gang_ports": ports, **changes})
 
 
 def some_progress(job_id: str = "job-a", **changes: Any) -> JobProgress:

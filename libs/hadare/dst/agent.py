@@ -206,7 +206,15 @@ class SimAgent:
             await stored(self._write_inventory, "write the inventory")
 
     async def _write_inventory(self) -> None:
-        inventory = NodeInventory(node=self.node, incarnation=self.incarnation, devices=self.machine.devices)
+        devices = self.machine.devices
+        ports = tuple(range(29400, 29400 + len(devices)))
+        inventory = NodeInventory(
+            node=self.node,
+            incarnation=self.incarnation,
+            devices=devices,
+            gang_address=self.node,
+            gang_ports=ports,
+        )
         await self.plane.table(NODES).put(self.node, inventory)
 
     async def _beat(self) -> None:

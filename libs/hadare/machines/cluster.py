@@ -104,6 +104,13 @@ class ClusterView:
             for view in self.jobs(arrivals, {}, utility)
         )
 
+    def view(self, job_id: str) -> JobView:
+        """The job as it was last given out, or as it is now."""
+        if job_id in self._views:
+            return self._views[job_id].view
+        types = sorted({device.type for inventory in self.inventories.values() for device in inventory.devices})
+        return self._job(job_id, types, self._shared().get(self._key(job_id), {}), 0.0, ())
+
     def placeable(self) -> bool:
         """Whether any job could take part in a round."""
         return any(not self._unready(job_id) for job_id in self.active())
@@ -170,6 +177,11 @@ class ClusterView:
             priority=spec.priority,
             utility=spec.utility or self._utility,
             deadline_s=spec.deadline,
+            workload=spec.workload,
+            batch_size=spec.batch_size,
+            mode=spec.mode,
+            weights_bytes=progress.weights.bytes if progress and progress.weights else 0,
+            exchange_s={span: known.exchange_s for span, known in (progress.gang_times if progress else {}).items()},
             constraints=spec.constraints,
             excluded={**progress.excluded, **shunned(progress, self.round, self.inventories)} if progress else {},
             excluded_types=out,

@@ -133,4 +133,6 @@ class Job:
     def _holding(self) -> set[str]:
         """Nodes on which something of the job may be running."""
         opened = self.book.progress.open
-        return {entry.node for entry in (opened.forks if opened else ())} | ({self.side.node} - {""})
+        forks = opened.forks if opened else ()
+        ranks = {place.node for entry in forks for place in entry.others}
+        return {entry.node for entry in forks} | ranks | ({self.side.node} - {""})

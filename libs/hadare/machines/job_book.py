@@ -15,6 +15,9 @@ from hadare.model.leases import Failure, FailureKind, ForkResult
 CLUSTER_TROUBLE: frozenset[FailureKind] = frozenset({"fetch", "upload", "device"})
 """Failures that say nothing of the job: a store or a device was not to be had."""
 
+OWN_FAULT: frozenset[FailureKind] = frozenset({"exception", "not_finite", "hung"})
+"""Failures that count against a job if its whole round brought nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class TrackerSettings:
@@ -95,6 +98,8 @@ class JobBook:
 
     def after_failure(self, result: ForkResult, failure: Failure) -> dict[str, Any]:
         """What a failed lease changes: a node or device type at fault is left out, the traceback's tail is kept."""
+        if failure.kind == "gang":
+            return {}  # why is told by the rank that ended first
         changes: dict[str, Any] = {"error": failure.tail or failure.message}
         if failure.node_specific:
             changes["excluded"] = {**self.progress.excluded, result.node: failure.message}
@@ -161,6 +166,13 @@ class JobBook:
         if self.progress.version >= 0 and self.progress.steps >= self.progress.total_steps:
             return True
         return self.target_reached() and self.progress.metrics_version < self.progress.version
+
+
+def fails_by_itself(book: JobBook, failure: Failure) -> bool:
+    """A process that is killed may be an accident, but not for ever: some jobs kill whatever runs them."""
+    if failure.kind == "killed" and not failure.node_specific:
+        return book.progress.barren >= book.settings.max_attempts
+    return failure.kind in OWN_FAULT
 
 
 def delete(objects: Iterable[ObjectRef | None]) -> list[TrackerCommand]:

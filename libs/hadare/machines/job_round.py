@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Any
 
 from hadare.machines import ledger
 from hadare.machines.conduct import tried
-from hadare.machines.job_book import JobBook, NodeSeen, delete
+from hadare.machines.job_book import JobBook, NodeSeen, delete, fails_by_itself
 from hadare.machines.job_guard import Choice, Guard
+from hadare.machines.job_ranks import Ranks, gang_times_of, throughput_of
 from hadare.machines.tracker_events import Consolidate, Consolidated, Contribution, TrackerCommand
 from hadare.model.jobs import JobState, LedgerEntry, ObjectRef, OpenRound, Parent, VersionManifest
-from hadare.model.leases import Failure, FailureKind, ForkResult
-from hadare.scheduling.throughput import observe
-
-OWN_FAULT: frozenset[FailureKind] = frozenset({"exception", "not_finite", "hung"})
-"""Failures that count against a job if its whole round brought nothing."""
+from hadare.model.leases import ForkResult
 
 
 @dataclass(slots=True)
@@ -29,12 +26,23 @@ class JobRound:
     guard: Guard | None = None
     retry_at: float = 0.0
     round_s: float = 0.0
+    mode: str = ""
+    ranks: Ranks = field(init=False)
 
-    def open(self, opened: OpenRound, round_s: float) -> list[TrackerCommand]:
+    def __post_init__(self) -> None:
+        self.ranks = Ranks(self.book)
+
+    def open(self, opened: OpenRound, round_s: float, mode: str = "") -> list[TrackerCommand]:
+        """``mode`` as in ``JobOpening``; each change of it is a line of the job's history."""
         self.round_s = round_s
         if self.book.progress.open is not None:
             return []
-        return self.book.change(state=JobState.RUNNING, reason="", open=opened)
+        running = self.book.change(state=JobState.RUNNING, reason="", open=opened)
+        chosen, _, why = mode.partition(": ")
+        if not mode or chosen == self.mode:
+            return running
+        self.mode = chosen
+        return [*running, self.book.note(f"mode.{opened.round}", round=opened.round, chosen=chosen, why=why)]
 
     def give_up(self, reasons: dict[str, str], default: str) -> list[TrackerCommand]:
         """Marks expected forks as missing: those whose lease ``reasons`` names, or all if there is a ``default``."""
@@ -49,24 +57,17 @@ class JobRound:
         book = self.book
         assert book.progress.open is not None
         opened = ledger.record(book.progress.open, result)
+        entry = ledger.find(opened, result.key.fork)
+        assert entry is not None
         changes: dict[str, Any] = {"open": opened, "trials": tried(book.progress.trials, result)}
-        if result.throughput > 0:
-            known = book.progress.throughput
-            rate = observe(known.get(result.device_type), result.throughput / result.ranks)
-            changes["throughput"] = {**known, result.device_type: rate}
+        changes |= throughput_of(book.progress, result) | gang_times_of(book.progress, entry, result)
         if "loss" in result.metrics:
             changes["loss"] = result.metrics["loss"]
         if result.failure is not None:
-            own = opened.own_fault or self._is_own_fault(result.failure)
+            own = opened.own_fault or fails_by_itself(book, result.failure)
             changes |= {"open": replace(opened, own_fault=own), **book.after_failure(result, result.failure)}
         noted = book.note_excluded_type(result)
         return [*book.note_evaluation(result), *book.change(**changes), *noted]
-
-    def _is_own_fault(self, failure: Failure) -> bool:
-        """A process that is killed may be an accident, but not for ever: some jobs kill whatever runs them."""
-        if failure.kind == "killed" and not failure.node_specific:
-            return self.book.progress.barren >= self.book.settings.max_attempts
-        return failure.kind in OWN_FAULT
 
     def close(self, at: float, nodes: Mapping[str, NodeSeen]) -> list[TrackerCommand]:
         """Begins the consolidation once every fork has reported or was given up, and carries on with its guard."""
@@ -140,6 +141,7 @@ class JobRound:
         self, opened: OpenRound, event: Consolidated, weights: ObjectRef, choice: Choice | None = None
     ) -> list[TrackerCommand]:
         book, progress = self.book, self.book.progress
+        self.ranks.closed(opened, lost=False)
         entries = {entry.fork: entry for entry in opened.forks}
         kept = [entries[fork.fork] for fork in event.kept]
         manifest = self._manifest(event, entries, weights, choice)
@@ -212,7 +214,7 @@ class JobRound:
             version=self.book.progress.version + 1,
             base_version=self.book.progress.version,
             steps=self.book.progress.steps + sum(parent.steps for parent in parents),
-                    transport_error=kept.transport_error,
+            transport_error=kept.transport_error,
             weights=weights,
             parents=tuple(parents),
             rejected={str(fork): why[:4096] for fork, why in sorted(event.rejected.items())},
@@ -222,6 +224,7 @@ class JobRound:
 
     def _lose(self, opened: OpenRound, why: str) -> list[TrackerCommand]:
         book, progress = self.book, self.book.progress
+        self.ranks.closed(opened, lost=True)
         commands = [
             *book.change(
                 lost_rounds=progress.lost_rounds + 1,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from hadare.machines.belongings import SENT_WEIGHTS
@@ -66,22 +66,29 @@ class Fences:
         self._epochs[issuer] = lease.epoch
         return self._round_refusal(lease) if lease.kind == "train" else ""
 
-    def revoke(self, job_id: str) -> None:
+    def take_back(self, job_id: str, leases: Collection[LeaseId], epoch: int) -> frozenset[LeaseId] | None:
+        """Revokes a job (None: all of it) or leases of it by name: those that may be, by the epoch of the order."""
+        if leases:
+            return self._revoke_leases(epoch, leases)
+        self._revoke(job_id)
+        return None
+
+    def _revoke(self, job_id: str) -> None:
         """A grant that left before the revocation and arrives after it must not start the job again."""
         self._revoked.pop(job_id, None)
         self._revoked[job_id] = self._newest
         if len(self._revoked) > _MAX_REVOKED:
             del self._revoked[next(iter(self._revoked))]
 
-    def revoke_leases(self, epoch: int, leases: Iterable[LeaseId]) -> bool:
-        """The same for single leases; false, and nothing is remembered, if the order is an older allocator's."""
+    def _revoke_leases(self, epoch: int, leases: Iterable[LeaseId]) -> frozenset[LeaseId]:
+        """The same for single leases: those that are revoked. None, if the order is an older allocator's."""
         if epoch < self._epochs.get("allocator", 0):
-            return False
+            return frozenset()
         self._epochs["allocator"] = epoch
         self._revoked_leases |= dict.fromkeys(leases)
         for lease in list(self._revoked_leases)[:-_MAX_REVOKED]:
             del self._revoked_leases[lease]
-        return True
+        return frozenset(leases)
 
     def _round_refusal(self, lease: Lease) -> str:
         order = order_of(lease)

@@ -288,23 +288,14 @@ class LeaseMachine:
     # --- orders from outside ----------------------------------------------------------------------------------------
 
     def _revoke(self, event: ev.RevokeArrived) -> None:
-        if event.leases:
-            self._end_leases(event)
-            return
-        self._fences.revoke(event.job_id)
-        runs = [run for run in self._open() if run.lease.key.job_id == event.job_id]
+        """The whole job, or leases by name: of a gang that has lost a rank, while the job's other forks go on."""
+        named = self._fences.take_back(event.job_id, event.leases, event.epoch)
+        runs = [r for r in self._open() if r.lease.key.job_id == event.job_id and (named is None or r.id in named)]
+        works = {run.process for run in runs if run.phase in AT_WORK}
         self._wind_down(runs, event.at, "revoked", self._limits.revoke_grace_s)
-        mine = [process for process in self._pool.all() if process.job_id == event.job_id]
+        mine = [p for p in self._pool.all() if p.job_id == event.job_id and (named is None or p.id in works)]
         self._end_waiting(mine, "the job is revoked")
         self._revocations.add(event.ticket, (run.id for run in runs), (process.id for process in mine))
-
-    def _end_leases(self, event: ev.RevokeArrived) -> None:
-        """Of a gang that has lost a rank: the job's other forks go on. An order of an older allocator ends nothing."""
-        current = self._fences.revoke_leases(event.epoch, event.leases)
-        runs = [run for run in self._open() if current and run.id in event.leases]
-        working = [run.process for run in runs if run.process is not None and run.phase in AT_WORK]
-        self._wind_down(runs, event.at, "revoked", self._limits.revoke_grace_s)
-        self._revocations.add(event.ticket, (run.id for run in runs), working)
 
     def _drain(self, event: ev.DrainAsked) -> None:
         if self._shutdown.asked:

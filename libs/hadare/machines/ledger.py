@@ -1,8 +1,8 @@
 """The ledger of a job's open round: which forks are expected, which have reported, and what each brought.
 
 Rules of this file: an entry leaves ``expected`` once and never changes again. A result belongs to the open round if
-its round, epoch, fork, attempt, node and base version are the ledger's; anything else counts nothing and says why. So
-does a fork that reports more steps than its quota: it would capture the average.
+its round, epoch, fork, attempt, rank, node and base version are the ledger's; anything else counts nothing and says
+why. So does a fork that reports more steps than its quota: it would capture the average.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hadare.model.jobs import JobProgress, LedgerEntry, OpenRound
-from hadare.model.leases import ForkResult
+from hadare.model.leases import Failure, ForkResult
 
 
 def find(ledger: OpenRound, fork: int) -> LedgerEntry | None:
@@ -19,16 +19,26 @@ def find(ledger: OpenRound, fork: int) -> LedgerEntry | None:
 
 def fault_of(progress: JobProgress, result: ForkResult) -> str:
     """Why a training result cannot count at all; empty if it belongs to the open round."""
-    key, ledger = result.key, progress.open
-    if ledger is None or ledger.round != key.round:
-        if key.round <= progress.closed_round:
-            return f"round {key.round} of the job is closed"
-        return f"the job takes no part in round {key.round}"
+    if progress.open is None or progress.open.round != result.key.round:
+        return not_in_round(progress, result)
+    return fault_in(progress.open, result)
+
+
+def not_in_round(progress: JobProgress, result: ForkResult) -> str:
+    if result.key.round <= progress.closed_round:
+        return f"round {result.key.round} of the job is closed"
+    return f"the job takes no part in round {result.key.round}"
+
+
+def fault_in(ledger: OpenRound, result: ForkResult) -> str:
+    """Why a result of this round is not one that the ledger expects, or did expect; empty if it is."""
+    key = result.key
     if ledger.epoch != result.epoch:
         return f"epoch {result.epoch} is not the round's, which is {ledger.epoch}"
     entry = find(ledger, key.fork)
-    if entry is None or entry.attempt != key.attempt or entry.node != result.node:
-        return f"no fork {key.fork} attempt {key.attempt} on {result.node} is in round {key.round}"
+    if entry is None or entry.attempt != key.attempt or _node_of(entry, key.rank) != result.node:
+        rank = f" rank {key.rank}" if key.rank else ""
+        return f"no fork {key.fork} attempt {key.attempt}{rank} on {result.node} is in round {key.round}"
     if ledger.base_version != result.base_version:
         return f"trained from version {result.base_version}, the round's base is {ledger.base_version}"
     if result.steps > entry.quota:
@@ -65,6 +75,23 @@ def record(ledger: OpenRound, result: ForkResult) -> OpenRound:
     return _with(ledger, final)
 
 
+def note_rank(ledger: OpenRound, result: ForkResult) -> OpenRound:
+    """The ledger that remembers that a rank beside the first has told of its end."""
+    entry = find(ledger, result.key.fork)
+    assert entry is not None
+    return _with(ledger, replace(entry, reported=(*entry.reported, result.key.rank)))
+
+
+def fail_rank(ledger: OpenRound, result: ForkResult, failure: Failure) -> OpenRound:
+    """The ledger with the fork of a rank that failed given up, unless it is on record already."""
+    entry = find(ledger, result.key.fork)
+    assert entry is not None
+    if entry.outcome != "expected":
+        return ledger
+    reason = f"rank {result.key.rank} on {result.node} ({result.device_type}): {failure.message}"
+    return _with(ledger, replace(entry, outcome="missing", reason=reason[:4096]))
+
+
 def give_up(ledger: OpenRound, reasons: dict[str, str], job_id: str, default: str = "") -> OpenRound:
     """Marks expected forks as missing: those whose lease is named in ``reasons``, or all if there is a ``default``."""
     for entry in ledger.forks:
@@ -82,6 +109,12 @@ def is_final(ledger: OpenRound) -> bool:
 def received(ledger: OpenRound) -> tuple[LedgerEntry, ...]:
     """The forks that take part in the consolidation, by fork."""
     return tuple(sorted((e for e in ledger.forks if e.outcome == "received"), key=lambda entry: entry.fork))
+
+
+def _node_of(entry: LedgerEntry, rank: int) -> str | None:
+    if rank == 0:
+        return entry.node
+    return entry.others[rank - 1].node if rank <= len(entry.others) else None
 
 
 def _with(ledger: OpenRound, final: LedgerEntry) -> OpenRound:

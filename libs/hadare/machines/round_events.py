@@ -8,7 +8,7 @@ from typing import Any
 from hadare.model.devices import Heartbeat, NodeInventory, NodeStatus, NodeWish
 from hadare.model.events import Event
 from hadare.model.jobs import JobProgress, JobRecord
-from hadare.model.leases import Lease, LeaseKey
+from hadare.model.leases import Lease, LeaseKey, Revoke
 from hadare.model.plans import PriceBook, RoundPlan, Snapshot
 from hadare.model.rounds import (
     AllocatorMemory,
@@ -113,6 +113,15 @@ class Granted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeasesEnded:
+    """A node's answer to ``EndLeases``; ``reached`` False: there is none."""
+
+    at: float
+    leases: tuple[str, ...]
+    reached: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Closed:
     at: float
     answer: CloseAnswer
@@ -143,6 +152,7 @@ RoundEvent = (
     | Opened
     | OpenFailed
     | Granted
+    | LeasesEnded
     | Closed
     | CloseFailed
     | Ticked
@@ -200,6 +210,14 @@ class GrantLeases:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EndLeases:
+    """End single leases on a node at once. Comes back as ``LeasesEnded``."""
+
+    node: str
+    order: Revoke
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TellTaken:
     taken: Taken
 
@@ -232,6 +250,7 @@ RoundCommand = (
     | ForgetNode
     | AskOpen
     | GrantLeases
+    | EndLeases
     | TellTaken
     | AskClose
     | Record

@@ -20,7 +20,7 @@ from hadare.machines import round_events as ev
 from hadare.machines.cluster import ClusterView, note
 from hadare.machines.dispatch import dispatch, gangs_of, opening_of, placements
 from hadare.machines.nodes import NodeMachine, NodeTimes
-from hadare.machines.round_grants import Grants
+from hadare.machines.round_leasing import Leasing
 from hadare.machines.round_length import length_of
 from hadare.machines.round_pages import leases_by_node, pages_of, taken_by
 from hadare.machines.round_phases import Pace, Phase, RoundSettings
@@ -28,7 +28,7 @@ from hadare.model.devices import NodeState, NodeStatus
 from hadare.model.events import Event
 from hadare.model.leases import Lease
 from hadare.model.plans import Gang, PriceBook, RoundPlan, Snapshot
-from hadare.model.rounds import AllocatorMemory, CloseRequest, QuoteRequest, RoundHead
+from hadare.model.rounds import AllocatorMemory, CloseRequest, OpenRequest, QuoteRequest, RoundHead
 from hadare.scheduling.policies import default_utility, policy_of
 
 
@@ -51,13 +51,14 @@ class RoundMachine:
         )
         self._memory = AllocatorMemory(round=0)
         self._leases: tuple[Lease, ...] = ()
+        self._opening = OpenRequest(round=0, epoch=settings.epoch, round_s=settings.round_s, jobs=())
         self._placed: dict[str, tuple[Gang, ...]] = {}
         """Where each job was placed last, by its whole gangs."""
         self._book: PriceBook | None = None
         self._clock_start = 0.0
         self._wake_at = 0.0
         self._changed = True
-        self._grants = Grants()
+        self._leasing = Leasing(settings)
         self._unclosed: set[str] = set()
         """Jobs of the running round whose new version has not been seen yet."""
         self._pace = Pace(settings)
@@ -85,6 +86,7 @@ class RoundMachine:
             self._memory = replace(self._memory, policy="", memory={})
         self._leases = tuple(lease for lease in leases if (lease.key.round, lease.epoch) == (head.round, head.epoch))
         self._placed = placements(self._leases)
+        self._opening = opening_of(head.round, head.epoch, head.round_s, self._leases)
         if head.state == "closed" or not self._leases:
             self._head = replace(head, state="closed")
             return []
@@ -110,7 +112,10 @@ class RoundMachine:
             case ev.OpenFailed():
                 return self._retry(event.round, Phase.OPENING, event.at, "the tracker could not be asked", event.reason)
             case ev.Granted():
-                return self._lease_answered(event)
+                return self._leasing.answered(event, self.cluster.progress)
+            case ev.LeasesEnded():
+                self._leasing.ended(event)
+                return []
             case ev.Closed():
                 return self._closed(event)
             case ev.CloseFailed():
@@ -139,7 +144,7 @@ class RoundMachine:
                 note(self.cluster.progress, event.job_id, event.progress)
                 self.nodes.heed(event.progress)
                 self._changed = True
-                return self._settle(event.job_id, event.at)
+                return [*self._leasing.look_at(event.progress, event.at), *self._settle(event.job_id, event.at)]
             case ev.NodeRegistered():
                 return self._node_registered(event)
             case ev.NodeWished():
@@ -160,13 +165,13 @@ class RoundMachine:
         self.nodes.registered(event.inventory, event.at)
         if known is None or known.incarnation == event.inventory.incarnation:
             return []
-        self._grants.restarted(event.node, known.incarnation)
-        return self._withdraw(event.at)
+        return self._leasing.restarted(event.node, known.incarnation, self.cluster.progress, event.at)
 
     def _refresh_nodes(self, at: float) -> list[ev.RoundCommand]:
         self.nodes.judge_conduct(self.cluster.progress.values())
         changed = self.nodes.refresh(at)
         self._changed |= bool(changed)
+        self._leasing.lost({status.node for status in changed if status.state is NodeState.LOST})
         return [command for status in changed for command in ev.tell_status(status, self._settings.epoch, at)]
 
     def _settle(self, job_id: str, at: float) -> list[ev.RoundCommand]:
@@ -180,15 +185,17 @@ class RoundMachine:
     # --- the phases ---
 
     def _tick(self, at: float) -> list[ev.RoundCommand]:
+        return [*self._leasing.end_gangs(at), *self._go_on(at)]
+
+    def _go_on(self, at: float) -> list[ev.RoundCommand]:
         if at < self._wake_at:
-            return self._look_after(at) if self.phase is Phase.RUNNING else []
+            return self._leasing.look_after(self.cluster.progress, at)
         match self.phase:
             case Phase.IDLE:
                 return self._begin(at)
             case Phase.OPENING:
                 self._wake_at = at + 60.0
-                head = self._head
-                return [ev.AskOpen(request=opening_of(head.round, head.epoch, head.round_s, self._leases))]
+                return [ev.AskOpen(request=self._opening)]
             case Phase.RUNNING | Phase.CLOSING:
                 return self._close(at)
             case Phase.SETTLING:
@@ -274,7 +281,8 @@ class RoundMachine:
             return []
         plan = self._still_possible(plan)
         length = length_of(plan, self.cluster.progress, settings)
-        self._leases = dispatch(plan, self.cluster, self._leases, length).leases
+        made = dispatch(plan, self.cluster, self._leases, length)
+        plan, self._leases, self._opening = made.plan, made.leases, made.opening
         self._placed = gangs_of(plan, self._leases)
         pages = pages_of(plan)
         self._head = RoundHead(
@@ -284,7 +292,7 @@ class RoundMachine:
             clock_s=self.clock_s(event.at),
             round_s=length,
             policy=settings.policy,
-            forks=len(self._leases),
+            forks=len(plan.forks),
             waiting=sum(decision.code != "chosen" for decision in plan.decisions),
             pages=len(pages),
         )
@@ -325,7 +333,7 @@ class RoundMachine:
             return []
         accepted = set(event.answer.accepted)
         granted = tuple(lease for lease in self._leases if lease.key.job_id in accepted)
-        self._grants = Grants(granted, event.at, self._settings.retry_s)
+        self._leasing.begin(self._head.round, granted, event.at)
         self._unclosed = {job_id for job_id in accepted if not self.cluster.is_closed(job_id, self._head.round)}
         refusals = ev.tell_refused(event.answer)
         if not granted:
@@ -335,36 +343,11 @@ class RoundMachine:
         self._wake_at = event.at + self._head.round_s + self._settings.grace_s
         return [*refusals, ev.GrantLeases(leases=granted)]
 
-    def _lease_answered(self, event: ev.Granted) -> list[ev.RoundCommand]:
-        if self.phase is not Phase.RUNNING or event.key.round != self._head.round:
-            return []
-        lease = {"lease": str(event.key), "reason": event.reason}
-        if not event.reached:
-            self._grants.unanswered(event.key, event.at)
-            return [ev.Warn(what="a lease was not answered", data=lease)]
-        refused = self._grants.answered(
-            event.key, accepted=event.accepted, incarnation=event.incarnation, reason=event.reason
-        )
-        return [ev.Warn(what="a lease was not taken", data=lease), *self._withdraw(event.at)] if refused else []
-
-    def _look_after(self, at: float) -> list[ev.RoundCommand]:
-        """While the round runs: grants that were not answered, and forks that nobody need wait for."""
-        again = self._grants.due(at)
-        return [*([ev.GrantLeases(leases=again)] if again else []), *self._withdraw(at)]
-
-    def _withdraw(self, at: float) -> list[ev.RoundCommand]:
-        if self.phase is not Phase.RUNNING:
-            return []
-        dead = self._grants.to_withdraw(self.cluster.progress, at)
-        if not dead:
-            return []
-        round_number, epoch = self._head.round, self._settings.epoch
-        return [ev.AskClose(request=CloseRequest(round=round_number, epoch=epoch, withdrawn=dead, only_withdrawn=True))]
-
     def _close(self, at: float) -> list[ev.RoundCommand]:
         self.phase = Phase.CLOSING
+        self._leasing.running = False
         self._wake_at = at + 60.0
-        withdrawn = self._grants.withdrawn
+        withdrawn = self._leasing.withdrawn
         request = CloseRequest(round=self._head.round, epoch=self._settings.epoch, withdrawn=withdrawn)
         return [ev.AskClose(request=request)]
 
@@ -380,6 +363,7 @@ class RoundMachine:
 
     def _finish(self, at: float, pause_s: float = 0.0) -> list[ev.RoundCommand]:
         self.phase = Phase.IDLE
+        self._leasing.running = False
         self._wake_at = at + max(pause_s, self._pace.round_ended())
         self._changed = True
         self._head = replace(self._head, state="closed", clock_s=self.clock_s(at))

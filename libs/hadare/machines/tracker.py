@@ -191,7 +191,7 @@ class TrackerMachine:
                 round=request.round, epoch=request.epoch, base_version=opening.base_version, forks=opening.forks
             )
             job.side.rest()
-            commands += job.round.open(ledger_of_job, request.round_s)
+            commands += job.round.open(ledger_of_job, request.round_s, opening.mode)
         accepted = tuple(opening.job_id for opening in request.jobs if opening.job_id not in refused)
         for job_id in sorted(self._jobs.keys() - set(accepted)):
             commands += self._jobs[job_id].sit_out()
@@ -241,6 +241,9 @@ class TrackerMachine:
         if result.kind != "train":
             why, commands = job.side.take(result, event.at)
             return [*commands, *(self._refuse(event, why) if why else self._accept(event)), *self._then(event)]
+        if result.key.rank > 0:
+            why, commands = job.round.ranks.take(result)
+            return [*commands, *self._refuse(event, why), *self._then(event)]
         fault = ledger.fault_of(job.book.progress, result)
         if fault:
             return self._refuse(event, fault)

@@ -211,7 +211,8 @@ class RankPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerEntry:
-    """One fork that the open round expects, and what it brought. A gang's ranks 1, 2, … are in ``others``.
+    """One fork that the open round expects, and what it brought. Of a gang, ranks 1, 2, … are in ``others``,
+    and those of them that have told of their end in ``reported``.
 
     ``received``: its result is on record and takes part in the consolidation; ``missing``: it counts nothing.
     ``devices``: indices of the node's devices that hold its (of a gang: its first rank's) process.
@@ -231,6 +232,7 @@ class LedgerEntry:
     updates: Count = 0
     object: ObjectRef | None = None
     others: Annotated[tuple[RankPlace, ...], Meta(max_length=4096)] = ()
+    reported: Annotated[tuple[Count, ...], Meta(max_length=4096)] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

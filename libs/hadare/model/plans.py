@@ -77,8 +77,8 @@ class JobView:
 
     ``excluded`` maps a node to the reason why the job cannot run there, ``excluded_types`` a device type;
     ``unready`` says why the job cannot be placed at all in this round (paused, no model yet, …). ``fork_gain``
-    holds g(1), g(2), … relative to the best fork alone; empty means the paper's Σx/max x. ``no_gang`` says why its
-    devices cannot train in lockstep; ``exchange_s`` how long an exchange of gradients takes, where it was measured.
+    holds g(1), g(2), … relative to the best fork alone; empty means the paper's Σx/max x. ``exchange_s``: how long
+    an exchange of gradients takes, where it was measured.
     """
 
     job_id: JobId
@@ -89,7 +89,7 @@ class JobView:
     gang: Positive = 1
     batch_size: Positive = 1
     mode: Literal["forks", "gang", "auto"] = "forks"
-    no_gang: Text = ""
+    workload: Text = ""
     weights_bytes: Count = 0
     exchange_s: dict[GangSpan, float] = field(default_factory=dict)
     max_forks: Positive | None = None

@@ -38,6 +38,7 @@ from hadare.machines.rounds import RoundMachine
 from hadare.model.leases import Lease
 from hadare.model.plans import GangMember, RoundPlan
 from hadare.model.rounds import CloseAnswer, OpenAnswer
+from hadare.scheduling.modes import plan_round
 from hadare.scheduling.policies import policy_of
 from hadare.simulator.book import Book
 from hadare.simulator.calendar import Calendar
@@ -83,7 +84,7 @@ class Simulation:
         self._jobs = sorted(jobs, key=lambda job: (job.arrival_s, job.job_id))
         self._world = World(self._jobs, self._forking, settings)
         self._book = Book(self._world, settings)
-        self._slots = Slots(nodes)
+        self._slots = Slots()
         self._calendar = Calendar(self._jobs, nodes, settings.events)
         self._observer = Observer(policy, self._jobs, nodes, self._forking, settings)
         self._seen = seen
@@ -295,7 +296,7 @@ class Simulation:
     def _make_plan(self, command: MakePlan) -> None:
         snapshot = self._book.with_costs(command.snapshot)
         began = time.perf_counter()
-        plan, memory = self._policy.plan(snapshot, command.memory)
+        plan, memory = plan_round(self._policy, snapshot, command.memory)
         self._observer.planned(snapshot, plan, (time.perf_counter() - began) * 1000)
         self._plan = plan
         if self._seen is not None:

@@ -33,6 +33,8 @@ class SimNode:
                 Device(index=index, type=kind, memory_gb=spec_of(kind).memory_gb) for index, kind in enumerate(kinds)
             ),
             labels=dict(self.labels),
+            gang_address=self.name,
+            gang_ports=tuple(range(29400, 29400 + len(kinds))),
         )
 
 

@@ -16,10 +16,12 @@ from hadare.machines.round_events import (
     AskPrices,
     Closed,
     CloseFailed,
+    EndLeases,
     ForgetNode,
     Granted,
     GrantLeases,
     JobSeen,
+    LeasesEnded,
     MakePlan,
     NodeHeard,
     NodeRegistered,
@@ -52,6 +54,7 @@ from hadare.runtime.election import Leadership, Term
 from hadare.runtime.owned import OwnTable
 from hadare.runtime.shell import Historian, follow, stored
 from hadare.runtime.telemetry import span
+from hadare.scheduling.modes import plan_round
 from hadare.scheduling.policies import policy_of
 from hadare.scheduling.utility import utility_of
 from hadare.wire import subjects
@@ -235,6 +238,11 @@ class Allocator:
             case GrantLeases():
                 for lease in command.leases:
                     self._begin(self._grant(lease))
+            case EndLeases():
+                log.warning(
+                    "leases are ended", node=command.node, leases=command.order.leases, cause=command.order.reason
+                )
+                self._begin(self._end_leases(command))
             case TellTaken():
                 self._begin(self._tell_taken(command))
             case AskClose():
@@ -264,9 +272,9 @@ class Allocator:
         started = self._now()
         with self._trace.step("place", jobs=len(snapshot.jobs), nodes=len(snapshot.nodes)):
             if len(snapshot.jobs) < _LARGE:
-                plan, memory = policy.plan(snapshot, command.memory)
+                plan, memory = plan_round(policy, snapshot, command.memory)
             else:
-                plan, memory = await asyncio.to_thread(policy.plan, snapshot, command.memory)
+                plan, memory = await asyncio.to_thread(plan_round, policy, snapshot, command.memory)
         log.debug("planned", round=plan.round, forks=len(plan.forks), seconds=round(self._now() - started, 4))
         self._inbox.put_nowait(Planned(at=self._now(), plan=plan, memory=memory))
 
@@ -323,6 +331,16 @@ class Allocator:
                 incarnation=answer.incarnation,
             )
         self._inbox.put_nowait(event)
+
+    async def _end_leases(self, command: EndLeases) -> None:
+        leases = command.order.leases
+        try:
+            await self._bus.ask(subjects.REVOKE, command.order, timeout_s=_ASK_TIMEOUT_S, node=command.node)
+        except (Unavailable, Rejected) as error:
+            log.warning("an order to end leases was not answered", node=command.node, leases=leases, error=str(error))
+            self._inbox.put_nowait(LeasesEnded(at=self._now(), leases=leases, reached=isinstance(error, Rejected)))
+        else:
+            self._inbox.put_nowait(LeasesEnded(at=self._now(), leases=leases))
 
     async def _tell_taken(self, command: TellTaken) -> None:
         try:

@@ -316,7 +316,7 @@ def test_a_fork_with_zero_steps_is_not_consolidated(ready: World) -> None:
 
 def test_throughput_is_learned_per_rank_and_type(ready: World) -> None:
     ready.open(an_entry(0, ranks=2))
-    ready.result(a_result(throughput=40.0, ranks=2))
+    ready.result(a_result(throughput=20.0, ranks=2))
     assert ready.progress.throughput["V100"].steps_per_s == pytest.approx(20.0)
 
 
