@@ -22,6 +22,7 @@ class VersionTold:
     forks: int = 0
     loss: float | None = None
     metrics: dict[str, float] = field(default_factory=dict)
+    fork_gain: float | None = None
     guard: Guarded | None = None
 
 
@@ -32,6 +33,7 @@ def by_version(points: Iterable[api.HistoryPoint]) -> list[VersionTold]:
         known = told.get(point.version) or VersionTold(version=point.version, at=point.at)
         if point.steps is not None:
             known = replace(known, steps=point.steps, forks=point.forks or 0, loss=point.loss, at=point.at)
+            known = replace(known, fork_gain=point.fork_gain)
         told[point.version] = replace(known, metrics=point.metrics or known.metrics, guard=point.guard or known.guard)
     return [told[version] for version in sorted(told)]
 
@@ -45,13 +47,14 @@ def of_history(versions: Sequence[VersionTold]) -> Table:
             one.version,
             one.steps,
             one.forks or "",
+            tables.number(one.fork_gain),
             tables.number(one.loss),
             *(tables.number(one.metrics.get(name)) for name in names),
             *([_choice(one.guard)] if guarded else []),
         )
         for one in versions
     ]
-    columns = ("VERSION", "STEPS", "FORKS", "TRAINING LOSS", *(name.upper() for name in names))
+    columns = ("VERSION", "STEPS", "FORKS", "FORK GAIN", "TRAINING LOSS", *(name.upper() for name in names))
     return tables.table((*columns, "CHOSEN") if guarded else columns, rows, right=columns)
 
 

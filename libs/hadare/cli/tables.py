@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hadare.model.events import StoredEvent
+from hadare.model.jobs import ForkTruth
 from hadare.model.rounds import RoundHead
 from hadare.wire import api, api_cluster
 
@@ -88,6 +89,7 @@ def of_job(job: api.JobStatus) -> Table:
         ("rounds", f"{job.rounds}" + (f", {job.lost_rounds} lost" if job.lost_rounds else "")),
         ("failures", job.failures or ""),
         ("steps/s", _pairs(job.throughput)),
+        ("fork gain", _truth(job.truth)),
         ("cannot run on", _barred({**job.excluded, **job.excluded_types})),
         ("forks", "\n".join(_fork(fork) for fork in job.forks)),
         ("trace", job.trace_id),
@@ -264,6 +266,15 @@ def _value(value: object) -> str:
     if isinstance(value, list):
         return " ".join(_value(item) for item in value)
     return number(value) if isinstance(value, float) else str(value)
+
+
+def _truth(truth: ForkTruth | None) -> str:
+    """What forking has been worth; nothing while no round had several forks."""
+    if truth is None:
+        return ""
+    rounds = f"{truth.rounds} round{'s' * (truth.rounds != 1)}"
+    how = f"agreement {truth.agreement:.2f}, noise of {number(truth.noise_steps)} steps, {rounds}"
+    return f"{truth.gain:.2f} times the fastest fork alone (estimated: {how})"
 
 
 def _barred(reasons: dict[str, str]) -> str:

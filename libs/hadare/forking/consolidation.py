@@ -133,7 +133,7 @@ def largest(steps: Mapping[int, int]) -> int:
     return min(steps, key=lambda fork: (-steps[fork], fork))
 
 
-def path_steps(steps: Sequence[int]) -> float:
+def path_steps(steps: Sequence[float]) -> float:
     """How far a round moves a job along one worker's path: ``Σ n_f² / Σ n_f`` steps.
 
     Step-weighted averaging of forks that did n_f steps advances by the weighted mean of the n_f, while their sum is

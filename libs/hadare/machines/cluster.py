@@ -6,12 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from hadare.forking.gain import gains
+from hadare.forking.outer import outer_of
 from hadare.machines.conduct import shunned
 from hadare.model.devices import NodeInventory, NodeState, NodeStatus
 from hadare.model.jobs import Desired, JobProgress, JobRecord, JobSpec, JobState, Measured
-from hadare.model.plans import Gang, JobView, NodeView
+from hadare.model.plans import Gang, JobView, NodeView, Throughput
 from hadare.scheduling.throughput import estimate, workload_key
 from hadare.scheduling.utility import DEFAULT
+
+STALE_ROUNDS = 5
+"""Rounds of a single fork after which a job's fork gain is measured again."""
+
+MOST_GAINS = 64
+"""Forks up to which their gain is told apart; more are worth as much as these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,18 +169,18 @@ class ClusterView:
         spec = self.records[job_id].spec
         progress = self.progress.get(job_id)
         measured = progress.throughput if progress else {}
-        alone = progress is not None and progress.rounds < spec.fork_after
         steps_left = spec.total_steps - (progress.steps if progress else 0)
         # No rate: prices, utilities and plans all leave the type out.
         out = progress.excluded_types if progress else {}
+        rates = estimate(spec, measured, [kind for kind in types if kind not in out], shared)
         return JobView(
             job_id=job_id,
             arrival_s=arrival_s,
             steps_left=max(0, steps_left),
             total_steps=spec.total_steps,
-            throughput=estimate(spec, measured, [kind for kind in types if kind not in out], shared),
+            throughput=rates,
             gang=spec.gang,
-            max_forks=1 if alone else spec.max_forks,
+            max_forks=1 if _is_alone(spec, progress) else spec.max_forks,
             min_fork_share=spec.min_fork_share,
             priority=spec.priority,
             utility=spec.utility or self._utility,
@@ -189,7 +197,23 @@ class ClusterView:
             placed=placed,
             restart_cost_s=self._costs.restart_s,
             consolidation_cost_s=self._costs.consolidation_s(progress),
+            fork_gain=self._fork_gain(spec, progress, rates) if spec.fork_gain == "measured" else (),
         )
+
+    def _fork_gain(
+        self, spec: JobSpec, progress: JobProgress | None, rates: Mapping[str, Throughput]
+    ) -> tuple[float, ...]:
+        """What one, two, … forks on the cluster's fastest devices are worth; none as long as nothing is known.
+
+        What was seen long ago is not known: the noise grows, and a job that never forks would never find out.
+        """
+        if progress is None or progress.truth is None or progress.truth.alone >= STALE_ROUNDS:
+            return ()
+        devices = (device for inventory in self.inventories.values() for device in inventory.devices if device.healthy)
+        speeds = sorted((rates[d.type].steps_per_s for d in devices if d.type in rates), reverse=True)
+        most = min(spec.max_forks or MOST_GAINS, MOST_GAINS)
+        known, pace = progress.truth, outer_of(spec.consolidation).keeps_pace
+        return gains(speeds[:most], known.fastest_steps, known.noise_steps, keeps_pace=pace)
 
     def _unready(self, job_id: str) -> str:
         """Why the job cannot be placed whatever is free; empty if it can."""
@@ -225,6 +249,13 @@ class ClusterView:
 
     def _state(self, job_id: str) -> JobState:
         return self.progress[job_id].state if job_id in self.progress else JobState.QUEUED
+
+
+def _is_alone(spec: JobSpec, progress: JobProgress | None) -> bool:
+    """Whether the job does not fork yet."""
+    if progress is None:
+        return spec.fork_after != 0
+    return not progress.bent if spec.fork_after == "auto" else progress.rounds < spec.fork_after
 
 
 def note(known: dict[str, T], name: str, value: T | None) -> None:

@@ -7,11 +7,13 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Any
 
+from hadare.forking.outer import outer_of
 from hadare.machines import ledger
 from hadare.machines.conduct import tried
 from hadare.machines.job_book import JobBook, NodeSeen, delete, fails_by_itself
 from hadare.machines.job_guard import Choice, Guard
 from hadare.machines.job_ranks import Ranks, gang_times_of, throughput_of
+from hadare.machines.job_truth import learned
 from hadare.machines.tracker_events import Consolidate, Consolidated, Contribution, TrackerCommand
 from hadare.model.jobs import JobState, LedgerEntry, ObjectRef, OpenRound, Parent, VersionManifest
 from hadare.model.leases import ForkResult
@@ -148,6 +150,8 @@ class JobRound:
         round_steps = sum(entry.steps for entry in kept)
         left = max(0, progress.total_steps - manifest.steps)
         metrics = {"metrics": manifest.metrics, "metrics_version": manifest.version} if manifest.metrics else {}
+        news = learned(progress, event.kept, entries, keeps_pace=outer_of(book.record.spec.consolidation).keeps_pace)
+        bends = news.bent and not progress.bent and book.record.spec.fork_after == "auto"
         return [
             book.keep(manifest),
             *book.change(
@@ -165,9 +169,13 @@ class JobRound:
                 reason="",
                 open=None,
                 closed_round=opened.round,
+                truth=news.truth,
+                losses=news.losses,
+                bent=news.bent,
                 **metrics,
             ),
             book.note(f"consolidated.{manifest.version}", **self._story(opened, manifest, round_steps)),
+            *([book.note("bent", round=opened.round, losses=list(progress.losses))] if bends else []),
             *delete(entry.object for entry in opened.forks),
             *book.retire_versions(),
         ]
@@ -182,6 +190,7 @@ class JobRound:
             "total_steps": self.book.progress.total_steps,
             "round_steps": round_steps,
             "forks": len(manifest.parents),
+            "fork_gain": self.book.progress.truth.gain if self.book.progress.truth and manifest.parents[1:] else None,
             "loss": self.book.progress.loss,
             "missing": {str(e.fork): e.reason for e in opened.forks if e.outcome == "missing"},
             "rejected": manifest.rejected,
@@ -206,6 +215,7 @@ class JobRound:
                     weight=choice.candidate.parts.get(kept.fork, 0.0) if choice else kept.weight,
                     sha256=entry.object.sha256,
                     delta_norm=kept.delta_norm,
+                    transport_error=kept.transport_error,
                     agreement=kept.agreement,
                 )
             )
@@ -214,7 +224,6 @@ class JobRound:
             version=self.book.progress.version + 1,
             base_version=self.book.progress.version,
             steps=self.book.progress.steps + sum(parent.steps for parent in parents),
-            transport_error=kept.transport_error,
             weights=weights,
             parents=tuple(parents),
             rejected={str(fork): why[:4096] for fork, why in sorted(event.rejected.items())},

@@ -64,6 +64,7 @@ def record(ledger: OpenRound, result: ForkResult) -> OpenRound:
             entry,
             outcome="received",
             reason=result.reason,
+            loss=result.metrics.get("loss"),
             steps=result.steps,
             samples=result.samples,
             updates=result.updates,

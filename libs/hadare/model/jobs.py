@@ -96,6 +96,8 @@ class JobSpec:
     ``mode``: whether the devices that a job gets in a round train forks that are averaged, or one gang in lockstep.
     ``code`` is a bundle's hash, ``start_from`` names version 0's weights, and ``start_object`` is what the gateway has
     found under that name (users do not write it). A job without a ``utility`` gets the policy's own.
+    ``fork_after``: rounds before the first forks; ``auto``: until the loss curve bends. ``fork_gain``: what placement
+    takes several forks to be worth, their summed steps as the paper does, or what was estimated of this job.
     """
 
     name: JobId | None = None
@@ -107,7 +109,8 @@ class JobSpec:
     mode: Literal["forks", "gang", "auto"] = "forks"
     max_forks: Annotated[int, Meta(ge=1, le=4096)] | None = None
     min_fork_share: Fraction = 0.0
-    fork_after: Annotated[int, Meta(ge=0, le=10**6)] = 0
+    fork_after: Annotated[int, Meta(ge=0, le=10**6)] | Literal["auto"] = 0
+    fork_gain: Literal["steps", "measured"] = "steps"
     utility: Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]*$", max_length=64)] | None = None
     priority: Annotated[float, Meta(gt=0, le=1000)] = 1.0
     deadline: Annotated[float, Meta(gt=0)] | None = None
@@ -227,6 +230,7 @@ class LedgerEntry:
     quota: Count
     outcome: Literal["expected", "received", "missing"] = "expected"
     reason: Text = ""
+    loss: float | None = None
     steps: Count = 0
     samples: Count = 0
     updates: Count = 0
@@ -259,6 +263,24 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ForkTruth:
+    """What forks have been to a job, from ``rounds`` rounds with several (``forking.gain``).
+
+    ``noise_steps``: after so many steps of one fork, the way that all share and its own noise are equally long.
+    ``gain``: progress of the last such round over that of its fastest fork alone, estimated; that fork did
+    ``fastest_steps``. ``agreement``: the mean cosine of the forks with what was made of them. ``alone``: rounds
+    of a single fork since.
+    """
+
+    rounds: Count
+    noise_steps: Annotated[float, Meta(gt=0)]
+    gain: float
+    fastest_steps: Count
+    agreement: float = 0.0
+    alone: Count = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobProgress:
     """KV ``progress`` (keys ``job.<id>``), written by the tracker alone.
 
@@ -267,7 +289,8 @@ class JobProgress:
     ``excluded`` maps a node to why this job cannot run there, ``excluded_types`` a device type.
     ``round_steps``: what the last closed round brought.
     ``barren``: rounds in a row that brought nothing. ``gang_times``: what its gangs have measured. ``trials``: how
-    the job fared on the nodes where it was last.
+    the job fared on the nodes where it was last. ``losses``: of the rounds until the curve was ``bent``
+    (``forking.bend``).
     ``path``: how far the averaged model has travelled, in steps (``forking.schedule``).
     """
 
@@ -295,6 +318,9 @@ class JobProgress:
     excluded: dict[str, str] = field(default_factory=dict)
     excluded_types: dict[str, str] = field(default_factory=dict)
     trials: dict[str, Trial] = field(default_factory=dict)
+    truth: ForkTruth | None = None
+    losses: Annotated[tuple[float, ...], Meta(max_length=256)] = ()
+    bent: bool = False
     open: OpenRound | None = None
     closed_round: int = -1
     round_steps: Count = 0
@@ -319,6 +345,7 @@ class Parent:
     sha256: Sha256
     delta_norm: float = 0.0
     agreement: float = 0.0
+    transport_error: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -343,7 +370,6 @@ class VersionManifest:
     base_version: int
     steps: Count
     weights: ObjectRef
-    transport_error: float = 0.0
     parents: tuple[Parent, ...] = ()
     rejected: dict[str, str] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)

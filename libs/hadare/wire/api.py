@@ -13,7 +13,7 @@ from msgspec import Meta
 from hadare.machines.admission import NameClaim, SubmitIntent
 from hadare.model.events import Event, StoredEvent
 from hadare.model.fields import Count
-from hadare.model.jobs import Desired, Guarded, JobState, ObjectRef, Parent
+from hadare.model.jobs import Desired, ForkTruth, Guarded, JobState, ObjectRef, Parent
 from hadare.model.plans import Decision
 from hadare.wire import api_cluster
 from hadare.wire.api_cluster import Cursor, Limit
@@ -66,8 +66,9 @@ class JobStatus:
     """The record, the tracker's progress and the allocator's decision, joined.
 
     ``steps`` are counted steps; those of forks that still train are in ``forks``. ``throughput`` is steps/s of one
-    rank by device type. ``excluded`` and ``excluded_types`` say why the job cannot run on a node or a device type.
-    ``decision`` is the newest round's. ``eta_s`` is null while nothing can be estimated.
+    rank by device type. ``truth``: what forking has been worth, as far as that can be estimated. ``excluded`` and
+    ``excluded_types`` say why the job cannot run on a node or a device type. ``decision`` is the newest round's.
+    ``eta_s`` is null while nothing can be estimated.
     """
 
     job_id: str
@@ -88,6 +89,7 @@ class JobStatus:
     rounds: Count = 0
     lost_rounds: Count = 0
     failures: Count = 0
+    truth: ForkTruth | None = None
     throughput: dict[str, float] = field(default_factory=dict)
     excluded: dict[str, str] = field(default_factory=dict)
     excluded_types: dict[str, str] = field(default_factory=dict)
@@ -199,6 +201,7 @@ class HistoryPoint:
     forks: Count | None = None
     loss: float | None = None
     metrics: dict[str, float] = field(default_factory=dict)
+    fork_gain: float | None = None
     guard: Guarded | None = None
 
 

@@ -140,6 +140,7 @@ class Jobs:
             rounds=known.rounds,
             lost_rounds=known.lost_rounds,
             failures=known.failures,
+            truth=known.truth,
             throughput={name: measured.steps_per_s for name, measured in sorted(known.throughput.items())},
             excluded=known.excluded,
             excluded_types=known.excluded_types,

@@ -95,6 +95,7 @@ def _point(stored: StoredEvent) -> api.HistoryPoint:
         forks=None if data.get("forks") is None else int(data["forks"]),
         loss=float(loss) if isinstance(loss, int | float) else None,
         metrics={str(name): float(value) for name, value in metrics.items()} if isinstance(metrics, dict) else {},
+        fork_gain=float(data["fork_gain"]) if data.get("fork_gain") is not None else None,
         guard=msgspec.convert(data["guard"], Guarded) if data.get("guard") else None,
     )
 

@@ -307,3 +307,10 @@ def test_a_job_that_fits_on_no_type_waits_with_what_it_lacked_on_each() -> None:
     assert decision.code == "excluded_by_constraint"
     assert "n2: K80 cannot run it: CUDA out of memory" in decision.message
     assert "another type" in decision.remedy
+
+
+def test_forks_that_are_measured_to_be_worth_nothing_leave_their_devices_to_others() -> None:
+    worthless = (1.0, 1.0, 1.0, 1.0, 1.0)
+    jobs = [a_job("a", fork_gain=worthless, steps_left=50_000), a_job("b", steps_left=60_000)]
+    faithful = [a_job("a", steps_left=50_000), a_job("b", steps_left=60_000)]
+    assert len(devices_of(plan_of(jobs), "a")) < len(devices_of(plan_of(faithful), "a"))
