@@ -43,11 +43,11 @@ class WeightsAverager:
         folder = self._work_dir / task.job_id
         round_folder = folder / str(task.round)
         async with self._at_work.setdefault(task.job_id, asyncio.Lock()), self._slots:
-            await asyncio.to_thread(round_folder.mkdir, parents=True, exist_ok=True)
-            try:
-                return await self._consolidate(task, folder, round_folder)
-            finally:
-                await asyncio.to_thread(shutil.rmtree, round_folder, ignore_errors=True)
+            await asyncio.to_thread(_only_folder, round_folder)
+            # If it fails, what was fetched stays for the next attempt.
+            made = await self._consolidate(task, folder, round_folder)
+            await asyncio.to_thread(shutil.rmtree, round_folder, ignore_errors=True)
+            return made
 
     async def warm_up(self) -> None:
         """Imports torch ahead of the first round's end, which would otherwise wait for it."""
@@ -67,10 +67,8 @@ class WeightsAverager:
         )  # torch, on first use
 
         base = await self._base(task.base, folder)
-        paths = [round_folder / f"fork-{fork.fork}.safetensors" for fork in task.forks]
-        await asyncio.gather(
-            *(self._objects.get(fork.object, path) for fork, path in zip(task.forks, paths, strict=True))
-        )
+        paths = [round_folder / f"fork-{fork.fork}.{fork.object.sha256}.safetensors" for fork in task.forks]
+        await asyncio.gather(*(self._fetch(fork.object, path) for fork, path in zip(task.forks, paths, strict=True)))
         files = [
             ForkFile(fork=fork.fork, path=path, steps=fork.steps, attempt=fork.attempt, sha256=fork.object.sha256)
             for fork, path in zip(task.forks, paths, strict=True)
@@ -110,9 +108,13 @@ class WeightsAverager:
     async def _base(self, ref: ObjectRef, folder: Path) -> Path:
         """The base's file: usually the version that was made here a round ago."""
         path = folder / f"{ref.sha256}.safetensors"
-        if not path.exists():
-            await self._objects.get(ref, path)
+        await self._fetch(ref, path)
         return path
+
+    async def _fetch(self, ref: ObjectRef, path: Path) -> None:
+        """Not again what this process has fetched, or made, already: it is there only if it was whole."""
+        if not await asyncio.to_thread(path.exists):
+            await self._objects.get(ref, path)
 
     async def _store(
         self, task: Consolidate, made: Mapping[str, tuple[Path, Consolidation]], folder: Path
@@ -133,3 +135,11 @@ def _keep_only(new: Sequence[tuple[Path, Path]]) -> None:
         old.unlink(missing_ok=True)
     for path, place in new:
         path.replace(place)
+
+
+def _only_folder(folder: Path) -> None:
+    """Makes the folder of a round, and removes those of earlier rounds that were given up."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for other in folder.parent.iterdir():
+        if other.is_dir() and other != folder:
+            shutil.rmtree(other, ignore_errors=True)

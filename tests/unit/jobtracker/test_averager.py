@@ -11,7 +11,8 @@ from torch import Tensor
 
 from builders_training import a_file
 from hadare.machines.tracker_events import Consolidate, Consolidated, Contribution
-from hadare.model.jobs import ConsolidationSpec
+from hadare.model.errors import Unavailable
+from hadare.model.jobs import ConsolidationSpec, ObjectRef
 from hadare.runtime.memory import MemoryHub
 from hadare.runtime.memory_stores import MemoryObjects
 from hadare.training.tensorfile import Reader
@@ -80,3 +81,40 @@ async def test_nothing_is_kept_of_a_job_that_has_ended_not_even_by_a_version_und
     assert list((tmp_path / "work").iterdir())
     await asyncio.gather(averager.consolidate(task), averager.forget("j"))
     assert list((tmp_path / "work").iterdir()) == []
+
+
+class Flaky(MemoryObjects):
+    """Cannot store anything for a while; counts what is fetched."""
+
+    def __init__(self, hub: MemoryHub) -> None:
+        super().__init__(hub, "weights")
+        self.fetched = 0
+        self.full = False
+
+    async def put(self, path: Path, label: str) -> ObjectRef:
+        if self.full:
+            raise Unavailable("the store is full")
+        return await super().put(path, label)
+
+    async def get(self, ref: ObjectRef, path: Path) -> None:
+        self.fetched += 1
+        await super().get(ref, path)
+
+
+async def test_an_attempt_after_one_that_failed_fetches_nothing_again(tmp_path: Path) -> None:
+    objects = Flaky(MemoryHub())
+    base = await objects.put(a_file(tmp_path / "base", {"model.w": torch.zeros(2)}), "v0")
+    fork = await objects.put(a_file(tmp_path / "fork", {"model.w": torch.ones(2)}), "fork")
+    given = (Contribution(fork=0, attempt=0, steps=1, object=fork),)
+    task = Consolidate(
+        **{"job_id": "j", "round": 1, "base": base, "version": 1, "forks": given, "traceparent": ""},
+        how=ConsolidationSpec(),
+    )
+    averager = WeightsAverager(objects, tmp_path / "work")
+    objects.full = True
+    with pytest.raises(Unavailable):
+        await averager.consolidate(task)
+    objects.full = False
+    done = await averager.consolidate(task)
+    assert (done.weights is not None, objects.fetched) == (True, 2)
+    assert [path.suffix for path in (tmp_path / "work" / "j").iterdir()] == [".safetensors"]
