@@ -38,8 +38,9 @@ test: $(INSTALLED) ## all tests but chaos and GPU; real NATS by Docker if it ans
 test-all: $(INSTALLED) ## all tests that this machine can run
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-chaos: $(INSTALLED) ## the tests that kill real processes
+chaos: $(INSTALLED) ## the tests that kill real processes, then 200 faults on a real cluster (15 minutes)
 	$(BIN)/python -m pytest -m chaos $(PYTEST_ARGS)
+	$(BIN)/hadare bench chaos
 
 bench: $(INSTALLED) ## measure what a decision, a consolidation and a round's boundary cost
 	$(BIN)/hadare bench decide
