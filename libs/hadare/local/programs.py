@@ -73,6 +73,7 @@ def _agent(node: NodeSpec, emulation: Emulation, directory: Path, common: dict[s
         "HADARE_BASE_RATE": str(emulation.base_rate),
         "HADARE_BASE_RATES": ",".join(f"{name}={rate}" for name, rate in sorted(emulation.workloads.items())),
         "HADARE_WORK_DIR": str(directory / "nodes" / node.name),
+        "HADARE_GANG_ADDRESS": "127.0.0.1",
     }
     return Program(
         name=node.name,

@@ -9,9 +9,11 @@ from pathlib import Path
 from hadare.machines.lease_state import LeaseLimits
 from hadare.runtime.service import ServiceConfig
 from hadare_node_agent.devices import DeviceGroup, parse_devices
+from hadare_node_agent.gangs import parse_ports
 
 _NODE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _WORKLOAD = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+_ADDRESS = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?|\[[0-9A-Fa-f:.]{2,45}\]")
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./-]{0,62}")
 
 
@@ -25,6 +27,9 @@ class NodeAgentConfig(ServiceConfig):
     ``work_dir`` keeps weights, results and scratch files; default ``agents/<node>`` in the current directory.
     ``python`` is the interpreter of the forks, in a virtual environment that has hadare of the same version; default
     the agent's own. ``loop_patience_s``: after so long without a turn of the event loop the heartbeat stops.
+    ``gang_address``: a name or IP address at which other nodes reach this one, for gangs that span nodes; without it
+    only gangs within the node meet here. ``gang_ports``: ``29400-29407``, one for each device; default: free ones that
+    are found at the start. Whoever reaches them can disturb a gang: a private network, or a firewall.
     """
 
     node: str
@@ -33,6 +38,8 @@ class NodeAgentConfig(ServiceConfig):
     workloads: str = "auto"
     base_rate: float = 100.0
     base_rates: str = ""
+    gang_address: str = ""
+    gang_ports: str = ""
     work_dir: Path | None = None
     python: Path | None = None
     threads: int = 1
@@ -61,6 +68,9 @@ class NodeAgentConfig(ServiceConfig):
         self.label_map()
         self.workload_names()
         self.workload_rates()
+        self.ports()
+        if self.gang_address and not _ADDRESS.fullmatch(self.gang_address):
+            raise ValueError(f"gang_address '{self.gang_address}' is not a host name or an IP address, without a port")
 
     def directory(self) -> Path:
         return self.work_dir or Path("agents") / self.node
@@ -74,6 +84,10 @@ class NodeAgentConfig(ServiceConfig):
     def device_groups(self) -> tuple[DeviceGroup, ...] | None:
         """The emulated devices; None: discover. Raises ``ValueError``."""
         return parse_devices(self.devices)
+
+    def ports(self) -> tuple[int, ...]:
+        """Where gangs meet; none: to be found. Raises ``ValueError``."""
+        return parse_ports(self.gang_ports)
 
     def label_map(self) -> dict[str, str]:
         labels = dict(_pairs(self.labels, "labels"))

@@ -20,6 +20,7 @@ from hadare.wire.subjects import CODE, WEIGHTS
 from hadare_node_agent.code import CodeCache
 from hadare_node_agent.config import NodeAgentConfig
 from hadare_node_agent.devices import Emulation, Probe, find_probe
+from hadare_node_agent.gangs import free_ports
 from hadare_node_agent.heartbeat import HeartThread
 from hadare_node_agent.leftovers import WorkDirectory
 from hadare_node_agent.place import Place
@@ -64,6 +65,13 @@ def _offered(found: tuple[Device, ...], leftovers: list[str]) -> tuple[tuple[Dev
         tuple(replace(device, healthy=False, reason=reason) for device in found),
         {device.index: leftovers[0] for device in found},
     )
+
+
+def _gang_ports(config: NodeAgentConfig, devices: tuple[Device, ...]) -> tuple[int, ...]:
+    configured = config.ports()
+    if configured and len(configured) < len(devices):
+        log.warning("gangs cannot begin on every device", devices=len(devices), gang_ports=config.gang_ports)
+    return configured or free_ports(len(devices))
 
 
 def _agent(
@@ -111,6 +119,8 @@ def _agent(
         labels=config.label_map(),
         host=socket.gethostname(),
         version=hadare.__version__,
+        gang_address=config.gang_address,
+        gang_ports=_gang_ports(config, devices),
     )
     adapters = Adapters(
         backplane=backplane,

@@ -42,13 +42,15 @@ _RETRY_CODES = frozenset({408, 429})
 
 @dataclass(frozen=True, kw_only=True)
 class AgentIdentity:
-    """Who this agent is. ``incarnation`` is new in every start."""
+    """Who this agent is. ``incarnation`` is new in every start. Gangs meet at ``gang_address`` and ``gang_ports``."""
 
     node: str
     incarnation: str
     labels: dict[str, str]
     host: str
     version: str
+    gang_address: str = ""
+    gang_ports: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -311,6 +313,8 @@ class NodeAgent:
             workloads=self._workloads,
             host=identity.host,
             version=identity.version,
+            gang_address=identity.gang_address,
+            gang_ports=identity.gang_ports,
         )
 
     async def _watch_health(self) -> None:

@@ -9,6 +9,7 @@ import pytest
 from hadare.runtime.config import BadConfig, load
 from hadare_node_agent.config import NodeAgentConfig
 from hadare_node_agent.devices import DeviceGroup, parse_devices
+from hadare_node_agent.gangs import free_ports
 
 
 def config(**fields: str) -> NodeAgentConfig:
@@ -35,6 +36,11 @@ def test_a_node_needs_a_name() -> None:
         ({"base_rate": "0"}, "must be above 0"),
         ({"cpu_slots": "0"}, "must be at least 1"),
         ({"drain_s": "30"}, "drain_s must be above 0 and below stop_timeout_s"),
+        ({"gang_ports": "a"}, "gang_ports: 'a' is neither PORT nor FIRST-LAST"),
+        ({"gang_ports": "29407-29400"}, "'29407-29400' is not a range"),
+        ({"gang_ports": "70000"}, "from 1 to 65535"),
+        ({"gang_ports": "29400,29400-29401"}, "a port is named twice"),
+        ({"gang_address": "node-1:29400"}, "is not a host name or an IP address, without a port"),
     ],
 )
 def test_a_setting_that_makes_no_sense_is_refused_with_the_reason(fields: dict[str, str], fault: str) -> None:
@@ -62,3 +68,15 @@ def test_devices_are_written_as_counts_of_canonical_types(text: str) -> None:
 def test_auto_and_cpu_are_no_emulated_devices() -> None:
     assert parse_devices("auto") is None
     assert parse_devices("cpu") == ()
+
+
+def test_gangs_meet_at_the_ports_that_are_named() -> None:
+    given = config(gang_address="10.0.0.7", gang_ports="29400-29402,29500")
+    assert (given.gang_address, given.ports()) == ("10.0.0.7", (29400, 29401, 29402, 29500))
+
+
+def test_ports_that_are_not_named_are_found_one_a_device() -> None:
+    assert config().ports() == ()
+    found = free_ports(5)
+    assert len(set(found)) == 5
+    assert all(1024 <= port <= 65535 for port in found)
