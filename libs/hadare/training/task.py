@@ -30,15 +30,19 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Keys of a job's ``config`` that the trainer reads itself; a task does not see them.
 
     ``precision: amp`` is autocast (float16 with loss scaling on CUDA devices without bfloat16, else bfloat16).
-    ``accumulate`` steps make one optimiser update.
+    ``accumulate`` steps make one optimiser update. ``batch_norm_batches``: so many batches measure the statistics of
+    BatchNorm layers anew whenever a version is loaded; 0: they are the forks' averaged.
     """
 
     precision: Precision = "full"
     accumulate: int = 1
+    batch_norm_batches: int = 0
 
     def __post_init__(self) -> None:
         if self.accumulate < 1:
             raise ValueError("accumulate must be at least 1")
+        if self.batch_norm_batches < 0:
+            raise ValueError("batch_norm_batches must be at least 0")
 
 
 class Task(ABC, Generic[Batch]):

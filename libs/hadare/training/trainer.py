@@ -8,13 +8,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from hadare.training.batchnorm import reestimate
 from hadare.training.devices import mixed_precision
 from hadare.training.gang import Gang
 from hadare.training.gang_exchange import average_buffers
@@ -115,6 +116,9 @@ class Trainer:
         meta = load_state(path, self.model, self.optimizer)
         if self.scaler.is_enabled() and meta.scaler > 0:
             self.scaler.load_state_dict({**self.scaler.state_dict(), "scale": meta.scaler, "_growth_tracker": 0})
+        if count := self.options.batch_norm_batches:
+            # The same batches in every fork: they go on from one model.
+            reestimate(self.model, self._forward, islice(endless(self.task.batches, self.task.seed), count))
 
     def save(self, path: Path, meta: FileMeta | None = None, extra: Mapping[str, Tensor] | None = None) -> Written:
         """Writes the model and optimiser as they are, and ``extra`` tensors."""
@@ -171,6 +175,10 @@ class Trainer:
             if own.is_enabled():
                 own.load_state_dict(self.scaler.state_dict())
             self.scaler = own
+
+    def _forward(self, batch: Any) -> Tensor:
+        with self._autocast():
+            return self.task.loss(self.model, self.task.to_device(batch, self.device))
 
     def _rescale(self, factor: float) -> None:
         """Makes a gradient of fewer batches than planned their mean."""
