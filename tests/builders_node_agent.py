@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -192,6 +193,28 @@ class FakeTracker:
         return [result for result in self.results if result.key == key]
 
 
+class StrickenProbe(FixedProbe):
+    """Devices that can break: ``strike`` one, and the driver says so at once."""
+
+    def __init__(self, devices: Sequence[Device]) -> None:
+        super().__init__(devices)
+        self._faults = dict.fromkeys((device.index for device in devices), "")
+        self._struck = asyncio.Event()
+
+    def strike(self, index: int, reason: str) -> None:
+        self._faults[index] = reason
+        self._struck.set()
+
+    async def faults(self, in_use: Set[int]) -> dict[int, str]:
+        return dict(self._faults)
+
+    async def alarm(self, limit_s: float) -> None:
+        self._struck.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                await self._struck.wait()
+
+
 @dataclass
 class World:
     """A hub with a tracker and one agent on it. ``restart`` is a new incarnation in the same folder."""
@@ -213,13 +236,14 @@ class World:
         scratch = self.folder / "scratch"
         scratch.mkdir(parents=True, exist_ok=True)
         backplane = self.hub.connect(f"agent-{self.incarnations}")
+        self.probe = StrickenProbe(self.devices)
         self.backplane, self.trainer = backplane, FakeTrainer(scratch)
         adapters = Adapters(
             backplane=backplane,
             trainer=self.trainer,
             weights=WeightsCache(backplane.objects(WEIGHTS), self.folder / "weights", 10**6, 5.0),
             results=ResultStore(self.folder / "results"),
-            probe=FixedProbe(self.devices),
+            probe=self.probe,
             heart=LoopHeart(backplane),
         )
         identity = AgentIdentity(

@@ -201,6 +201,35 @@ def test_a_device_whose_process_will_not_die_is_withdrawn_and_offered_again_when
     play(scene)
 
 
+def test_a_device_that_breaks_ends_its_lease_with_the_reason_and_the_rest_of_the_node_goes_on(play: Play) -> None:
+    async def scene(world: World) -> None:
+        base = await world.store()
+        struck = a_lease(base=base, duration_s=20.0)
+        sound = a_lease("banana", base=base, duration_s=20.0, devices=(1,), device_type="T4")
+        for lease in (struck, sound):
+            assert (await grant(world, lease)).accepted
+        await asyncio.sleep(5.0)
+        world.probe.strike(0, "Xid 79: it has fallen off the bus")
+        await asyncio.sleep(2.0)
+        (result,) = world.tracker.of(struck.key)
+        assert result.failure is not None
+        assert (result.failure.kind, result.failure.message) == (
+            "device",
+            "device 0 is unhealthy: Xid 79: it has fallen off the bus",
+        )
+        entry = await world.hub.connect("reader").table(NODES).get(NODE)
+        assert entry is not None
+        assert [device.reason for device in entry.record.devices] == ["Xid 79: it has fallen off the bus", ""]
+        refused = await grant(world, a_lease("cherry", base=base, duration_s=20.0))
+        assert not refused.accepted
+        assert "Xid 79" in refused.reason
+        await asyncio.sleep(20.0)
+        (result,) = world.tracker.of(sound.key)
+        assert (result.failure, result.reason) == (None, "clock")
+
+    play(scene)
+
+
 def test_a_result_waits_for_a_tracker_that_is_away(play: Play) -> None:
     async def scene(world: World) -> None:
         world.tracker.deaf = True

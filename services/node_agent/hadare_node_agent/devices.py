@@ -18,6 +18,7 @@ import structlog
 
 from hadare.model.devices import Device
 from hadare.scheduling.devices import canonical_type, relative_speed, spec_of
+from hadare_node_agent.gpu_events import GpuEvents
 
 log = structlog.get_logger("hadare.node_agent")
 
@@ -28,6 +29,7 @@ _TYPE_FIRST = re.compile(r"([A-Za-z0-9][A-Za-z0-9_ -]{0,31}?)(?:x(\d{1,2}))?")
 _MOST_DEVICES = 64
 _RELEASE_S = 10.0
 _POLL_S = 0.2
+_SLICE_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +78,10 @@ class Probe(Protocol):
         """What is wrong with each device that can be asked; '' if nothing is. Those in use may be occupied."""
         ...
 
+    async def alarm(self, limit_s: float) -> None:
+        """Returns when a device has told of a fault by itself, at the latest after ``limit_s`` seconds."""
+        ...
+
 
 class FixedProbe:
     """Emulated devices, or the host's CPU: there is no hardware to ask."""
@@ -93,6 +99,9 @@ class FixedProbe:
     async def faults(self, in_use: Set[int]) -> dict[int, str]:
         del in_use
         return {}
+
+    async def alarm(self, limit_s: float) -> None:
+        await asyncio.sleep(limit_s)
 
 
 def emulated(groups: Sequence[DeviceGroup]) -> FixedProbe:
@@ -123,6 +132,7 @@ class NvmlProbe:
         self._nvml = nvml
         self._free_gb = free_gb
         self._visible = None if visible is None else frozenset(visible.replace(" ", "").split(","))
+        self._events: GpuEvents | None = None
 
     async def devices(self) -> tuple[Device, ...]:
         return await asyncio.to_thread(lambda: tuple(self._device(index) for index in self._all()))
@@ -132,6 +142,18 @@ class NvmlProbe:
 
     async def faults(self, in_use: Set[int]) -> dict[int, str]:
         return await asyncio.to_thread(lambda: {index: self._fault(index, index in in_use) for index in self._all()})
+
+    async def alarm(self, limit_s: float) -> None:
+        """Waits in slices: a thread that blocks in the driver cannot be cancelled."""
+        if self._events is None:
+            self._events = await asyncio.to_thread(lambda: GpuEvents(self._nvml, self._all()))
+        loop = asyncio.get_running_loop()
+        until = loop.time() + limit_s
+        while (left_s := until - loop.time()) > 0:
+            began = loop.time()
+            if await asyncio.to_thread(self._events.wait, min(_SLICE_S, left_s)):
+                return
+            await asyncio.sleep(max(0.0, min(_SLICE_S, left_s) - (loop.time() - began)))  # where there are no events
 
     def _all(self) -> list[int]:
         return [index for index in range(int(self._nvml.nvmlDeviceGetCount())) if self._is_ours(index)]
@@ -164,7 +186,8 @@ class NvmlProbe:
         return Device(index=index, type=kind, memory_gb=round(memory_gb, 1), healthy=not fault, reason=fault)
 
     def _fault(self, index: int, in_use: bool) -> str:
-        return self._broken(index) or ("" if in_use else self._occupied(index))
+        told = self._events.heard.get(index, "") if self._events is not None else ""
+        return told or self._broken(index) or ("" if in_use else self._occupied(index))
 
     def _occupied(self, index: int) -> str:
         try:

@@ -320,7 +320,7 @@ class NodeAgent:
     async def _watch_health(self) -> None:
         """Withdraws devices that have become unfit, and offers those again that have recovered."""
         while True:
-            await asyncio.sleep(self._health_s)
+            await self._out.probe.alarm(self._health_s)
             for index in await self._out.trainer.recheck():
                 self._inbox.put_nowait(ev.HealthChanged(at=_now(), device=index, healthy=True))
             held = self._machine.held()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -31,11 +32,44 @@ class FakeNvml:
     NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 1
     NVML_VOLATILE_ECC = 0
 
+    nvmlEventTypeXidCriticalError = 8  # noqa: N815
+    nvmlEventTypeDoubleBitEccError = 2  # noqa: N815
+
     class NVMLError(Exception):
         pass
 
-    def __init__(self, *gpus: Gpu) -> None:
+    class NVMLError_Timeout(NVMLError):  # noqa: N801
+        pass
+
+    def __init__(self, *gpus: Gpu, has_events: bool = True) -> None:
         self.gpus = gpus
+        self.has_events = has_events
+        self.registered: list[Gpu] = []
+        self.events: list[Any] = []
+
+    def say(self, index: int, data: int, kind: int = 8) -> None:
+        """The driver tells of a fault, if somebody listens."""
+        if self.gpus[index] in self.registered:
+            self.events.append(SimpleNamespace(device=self.gpus[index], eventType=kind, eventData=data))
+
+    def nvmlEventSetCreate(self) -> str:  # noqa: N802
+        if not self.has_events:
+            raise self.NVMLError("not supported")
+        return "set"
+
+    def nvmlDeviceGetSupportedEventTypes(self, _gpu: Gpu) -> int:  # noqa: N802
+        return 15
+
+    def nvmlDeviceRegisterEvents(self, gpu: Gpu, _kinds: int, _set: str) -> None:  # noqa: N802
+        self.registered.append(gpu)
+
+    def nvmlEventSetWait_v2(self, _set: str, _limit_ms: int) -> Any:  # noqa: N802
+        if not self.events:
+            raise self.NVMLError_Timeout("timeout")
+        return self.events.pop(0)
+
+    def nvmlDeviceGetIndex(self, gpu: Gpu) -> int:  # noqa: N802
+        return next(index for index, known in enumerate(self.gpus) if known is gpu)
 
     def nvmlInit(self) -> None:  # noqa: N802
         return
@@ -104,6 +138,45 @@ async def test_memory_errors_make_a_gpu_unfit_and_a_gpu_that_cannot_count_them_i
 async def test_of_a_gpu_in_use_only_the_hardware_is_judged() -> None:
     probe = NvmlProbe(FakeNvml(Gpu(used_gb=15.0), Gpu(used_gb=15.0)), free_gb=1.0)
     assert await probe.faults({0}) == {0: "", 1: "15.0 GiB in use"}
+
+
+async def listening(nvml: FakeNvml) -> NvmlProbe:
+    probe = NvmlProbe(nvml, free_gb=1.0)
+    await probe.alarm(0.001)
+    return probe
+
+
+async def test_a_critical_xid_takes_its_device_out_at_once_and_for_good_and_leaves_the_others() -> None:
+    nvml = FakeNvml(Gpu(), Gpu())
+    probe = await listening(nvml)
+    nvml.say(1, 79)
+    async with asyncio.timeout(5.0):
+        await probe.alarm(60.0)
+    assert await probe.faults({1}) == {0: "", 1: "Xid 79: it has fallen off the bus"}
+    await probe.alarm(0.001)
+    assert (await probe.faults(set()))[1].startswith("Xid 79")
+
+
+async def test_a_double_bit_error_takes_its_device_out() -> None:
+    nvml = FakeNvml(Gpu())
+    probe = await listening(nvml)
+    nvml.say(0, 0, kind=nvml.nvmlEventTypeDoubleBitEccError)
+    await probe.alarm(0.001)
+    assert await probe.faults(set()) == {0: "uncorrected memory error"}
+
+
+async def test_an_xid_that_a_program_causes_is_no_fault_of_the_device() -> None:
+    nvml = FakeNvml(Gpu())
+    probe = await listening(nvml)
+    nvml.say(0, 13)
+    nvml.say(0, 31)
+    await probe.alarm(0.001)
+    assert await probe.faults(set()) == {0: ""}
+
+
+async def test_where_the_driver_has_no_events_devices_are_still_looked_at() -> None:
+    probe = await listening(FakeNvml(Gpu(ecc=3), has_events=False))
+    assert await probe.faults(set()) == {0: "3 uncorrected memory errors"}
 
 
 async def test_a_device_is_free_when_its_memory_is_given_back() -> None:
