@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import pytest_asyncio
 import torch
@@ -183,6 +184,23 @@ async def test_only_rank_0_writes_and_a_warm_gang_trains_again(server: ForkServe
     second, again = await gang.train(base, tmp_path)
     assert [bool(d.bytes) for d in (*first, *second)] == [True, False, True, False]
     assert distance(made, again) == 0.0
+    await gang.kill()
+
+
+def addresses() -> list[str]:
+    """Those at which other machines reach this one, if there are any; else the loopback interface by its name."""
+    bound = (a for each in psutil.net_if_addrs().values() for a in each if a.family == socket.AF_INET)
+    return [a.address for a in bound if not a.address.startswith("127.")][:1] or ["localhost"]
+
+
+@pytest.mark.parametrize("host", [*addresses(), "localhost", "[::1]"])
+async def test_ranks_meet_at_any_address_of_the_first_ones_node(server: ForkServer, tmp_path: Path, host: str) -> None:
+    spec = a_spec("Plain")
+    base = a_base(spec, tmp_path)
+    gang = await a_gang(server, spec, (12, 12))
+    gang.address = f"{host}:{a_free_port()}"
+    done, _ = await gang.train(base, tmp_path)
+    assert [d.steps for d in done] == [4, 4]
     await gang.kill()
 
 
@@ -378,5 +396,5 @@ async def test_a_script_is_told_that_it_cannot_train_in_a_gang(server: ForkServe
     gang = await a_gang(server, spec, (12, 12))
     await gang.order(tmp_path / "base", tmp_path)
     failures = await gang.failures()
-    assert all("make it a hadare Task" in failure.message for failure in failures)
+    assert all("a script cannot train in a gang" in failure.message for failure in failures)
     await gang.kill()

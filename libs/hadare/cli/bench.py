@@ -15,6 +15,7 @@ from hadare.cli.dst import dst
 from hadare.cli.estimates import throughput
 from hadare.cli.forking import consolidate, quality
 from hadare.cli.framework import json_option, pass_session
+from hadare.cli.gang import gang
 from hadare.cli.paper import paper
 from hadare.cli.session import Session
 from hadare.cli.start import start
@@ -36,6 +37,7 @@ bench.add_command(dst)
 bench.add_command(chaos)
 bench.add_command(consolidate)
 bench.add_command(quality)
+bench.add_command(gang)
 bench.add_command(start)
 bench.add_command(transfer)
 bench.add_command(throughput)

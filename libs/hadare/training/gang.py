@@ -22,7 +22,7 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 
 from hadare.model.leases import GangRank
 from hadare.training.gang_line import GangBroken, Lifeline, OnBroken
-from hadare.training.gang_meeting import Met, Party, host_and_port, interface_towards, listen, meet
+from hadare.training.gang_meeting import Met, Party, host_and_port, interface_of, is_loopback, listen, meet
 from hadare.training.granted import Revoked, never
 
 __all__ = ["Alone", "Gang", "GangBroken", "Limits", "join"]
@@ -181,6 +181,7 @@ class join:  # noqa: N801 - used as a function: ``with join(...) as gang``
         host, _ = host_and_port(self._party.part.address)
         door = listen(host, 0)
         port = int(door.getsockname()[1])
+        host = host if is_loopback(host) else "127.0.0.1"  # a node need not reach itself as others do
         self._store = TCPStore(
             host, port, is_master=True, wait_for_workers=False, timeout=_STORE, master_listen_fd=door.detach()
         )
@@ -188,10 +189,10 @@ class join:  # noqa: N801 - used as a function: ``with join(...) as gang``
 
     def _form_group(self, met: Met) -> None:
         part = self._party.part
-        host, own_port = host_and_port(part.address)
+        host, _ = host_and_port(part.address)
         if self._store is None:
             self._store = TCPStore(host, met.port, is_master=False, wait_for_workers=False, timeout=_STORE)
-        with _interface(interface_towards(host, own_port)):
+        with _interface(interface_of(met.lines.values())):
             dist.init_process_group(
                 "nccl" if met.cuda else "gloo",
                 store=PrefixStore(self._name, self._store),

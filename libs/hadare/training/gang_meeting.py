@@ -12,7 +12,7 @@ import selectors
 import socket
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 
@@ -84,19 +84,11 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def interface_towards(host: str, port: int) -> str:
-    """The network interface that leads to a host; '' if it cannot be told."""
-    if is_loopback(host):
-        own = "127.0.0.1" if host == "localhost" else host
-    else:
-        try:
-            family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
-            with socket.socket(family, kind) as probe:
-                probe.connect(address)  # sends nothing
-                own = probe.getsockname()[0]
-        except OSError:
-            return ""
-    names = (name for name, bound in psutil.net_if_addrs().items() if own in [a.address for a in bound])
+def interface_of(lines: Iterable[Line]) -> str:
+    """The network interface that lines of this rank run over, the loopback one only if all do; '' if none is known."""
+    own = {str(line.socket.getsockname()[0]).removeprefix("::ffff:") for line in lines}
+    outer = {address for address in own if not is_loopback(address)} or own
+    names = (name for name, bound in psutil.net_if_addrs().items() if outer & {a.address for a in bound})
     return next(names, "")
 
 
