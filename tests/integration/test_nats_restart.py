@@ -15,10 +15,11 @@ import pytest
 from hadare.model.devices import Heartbeat, NodeState, NodeStatus
 from hadare.model.errors import Broken, Unavailable
 from hadare.model.events import Event
+from hadare.model.rounds import CloseRequest
 from hadare.runtime import nats_link, nats_objects
 from hadare.runtime.embedded import EmbeddedNats
 from hadare.runtime.nats_connection import NatsBackplane
-from hadare.wire.subjects import HEARTBEAT, NODE_STATES, WEIGHTS
+from hadare.wire.subjects import CLOSE_ROUND, HEARTBEAT, NODE_STATES, WEIGHTS, Topic
 
 pytestmark = pytest.mark.integration
 
@@ -240,3 +241,24 @@ async def test_a_pong_that_comes_after_its_asker_has_given_up_deafens_nobody(
     await backplane.link.flush(timeout_s=5.0)
     async with asyncio.timeout(5):
         await backplane.table(NODE_STATES).put("n1", a_status("heard"))
+
+
+async def test_a_question_that_was_under_way_when_the_server_died_is_given_up_at_once(
+    own_server: EmbeddedNats, own_connect: OwnConnect
+) -> None:
+    """Its answer cannot come any more; whoever asked can ask again as soon as the server is back."""
+    asker, other = await own_connect("asker"), await own_connect("other")
+    heard = asyncio.Event()
+
+    async def hear(_: CloseRequest) -> None:
+        heard.set()  # and never answers
+
+    await other.bus.subscribe(Topic(CLOSE_ROUND.template, CloseRequest), hear)
+    asking = asyncio.create_task(asker.bus.ask(CLOSE_ROUND, CloseRequest(round=1, epoch=1), timeout_s=600.0))
+    await heard.wait()
+    own_server.kill()
+    await own_server.start()
+    with pytest.raises(Unavailable, match="lost while"):
+        async with asyncio.timeout(30):
+            await asking
+    await asker.table(NODE_STATES).put("n1", a_status("asked after it"))

@@ -56,6 +56,7 @@ class Link:
         self._complaints: dict[str, float] = {}
         self._closing = False
         self._stores = asyncio.Semaphore(STORES_IN_FLIGHT)
+        self._asked: set[asyncio.Timeout] = set()
 
     # What nats-py calls. None of these may raise: an exception here ends the client's read loop in silence.
 
@@ -74,6 +75,10 @@ class Link:
             log.warning("bus error", error=text, kind=type(error).__name__)
 
     async def on_disconnected(self) -> None:
+        now = asyncio.get_running_loop().time()
+        asked, self._asked = self._asked, set()  # each only once: it may not have ended by the next disconnection
+        for patience in asked:
+            patience.reschedule(now)
         if not self._closing:
             log.warning("bus disconnected", error=str(self.client.last_error or ""))
 
@@ -163,11 +168,21 @@ class Link:
     async def request(
         self, subject: str, data: bytes, *, timeout_s: float, headers: dict[str, str] | None = None
     ) -> Msg:
-        """Raises ``Unavailable`` at once if nobody listens, and when the time is up."""
+        """Raises ``Unavailable`` if nobody listens or the connection is lost, at once, and when the time is up.
+
+        The answer to a question that was under way with a lost connection would hardly ever come: the server knew it.
+        """
         try:
-            return await self.client.request(subject, data, timeout=timeout_s, headers=headers or None)
+            async with asyncio.timeout(None) as patience:
+                self._asked.add(patience)
+                try:
+                    return await self.client.request(subject, data, timeout=timeout_s, headers=headers or None)
+                finally:
+                    self._asked.discard(patience)
         except nats.errors.Error as error:
             raise as_ours(error, subject, timeout_s) from error
+        except TimeoutError as error:
+            raise Unavailable(f"the connection was lost while {subject} was asked") from error
 
     async def subscribe(
         self, subject: str, receive: Callable[[Msg], Awaitable[None]], *, group: str = ""
