@@ -17,7 +17,6 @@ from hadare.training.tensorfile import Written
 from hadare.training.weights import FileMeta, save_state
 
 
-
 class ScriptWorker:
     """A script and the model that its last call left behind."""
 
