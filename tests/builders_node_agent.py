@@ -22,6 +22,7 @@ from hadare.runtime.memory import MemoryBackplane, MemoryHub
 from hadare.wire.subjects import RESULT, WEIGHTS
 from hadare_node_agent.devices import FixedProbe
 from hadare_node_agent.heartbeat import Vitals, beat
+from hadare_node_agent.namesake import LISTEN_S
 from hadare_node_agent.results import ResultStore
 from hadare_node_agent.service import Adapters, AgentIdentity, NodeAgent
 from hadare_node_agent.trainer import Emit, OnLine, ProcessCommand
@@ -251,7 +252,7 @@ class World:
         )
         self.agent = NodeAgent(identity, adapters, self.devices, self.limits, health_s=10.0)
         self.running = asyncio.create_task(self.agent.run())
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.1 + (LISTEN_S if self.incarnations > 1 else 0.0))
 
     async def kill_agent(self) -> None:
         """As ``kill -9`` does: nothing is handed back, and its forks die with it."""

@@ -101,7 +101,7 @@ class Agent:
 async def agent(connect: Connect, nats_url: str, prefix: str, tmp_path: Path) -> AsyncIterator[Agent]:
     environment = {
         **os.environ,
-        "PYTHONPATH": str(TESTS),
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(TESTS), os.environ.get("PYTHONPATH")))),
         "HADARE_NATS_URL": nats_url,
         "HADARE_PREFIX": prefix,
         "HADARE_NODE": NODE,
@@ -290,6 +290,18 @@ async def test_a_second_agent_in_the_same_folder_does_not_start(agent: Agent) ->
     _, said = await asyncio.wait_for(second.communicate(), PATIENCE_S)
     assert second.returncode != 0
     assert b"another agent works in" in said
+
+
+async def test_a_second_agent_under_the_same_name_does_not_start_and_the_first_keeps_its_place(agent: Agent) -> None:
+    first = await agent.start()
+    elsewhere = {**agent.environment, "HADARE_WORK_DIR": str(agent.folder / "elsewhere")}
+    second = await asyncio.create_subprocess_exec(*COMMAND, env=elsewhere, cwd=agent.folder, stderr=subprocess.PIPE)
+    _, said = await asyncio.wait_for(second.communicate(), PATIENCE_S)
+    assert second.returncode != 0
+    assert b"is taken: an agent runs under it" in said
+    known = await agent.backplane.table(NODES).get(NODE)
+    assert known is not None
+    assert known.record.incarnation == first.incarnation
 
 
 async def _nothing() -> None:

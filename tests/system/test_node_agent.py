@@ -12,7 +12,7 @@ import pytest
 from builders_leases import NODE, a_lease
 from builders_node_agent import RATE, World
 from hadare.model.devices import Heartbeat
-from hadare.model.errors import Unavailable
+from hadare.model.errors import Broken, Unavailable
 from hadare.model.leases import Lease, LeaseAnswer, Revoke, Revoked, StepReport
 from hadare.runtime.virtual import run_virtually
 from hadare.wire.subjects import GRANT, HEARTBEAT, NODES, REVOKE, STEP_REPORT, WEIGHTS
@@ -226,6 +226,25 @@ def test_a_device_that_breaks_ends_its_lease_with_the_reason_and_the_rest_of_the
         await asyncio.sleep(20.0)
         (result,) = world.tracker.of(sound.key)
         assert (result.failure, result.reason) == (None, "clock")
+
+    play(scene)
+
+
+def test_a_second_agent_with_the_same_name_is_refused_with_the_reason_and_the_first_goes_on(play: Play) -> None:
+    async def scene(world: World) -> None:
+        lease = a_lease(base=await world.store(), duration_s=30.0)
+        assert (await grant(world, lease)).accepted
+        first, running, trainer = world.agent, world.running, world.trainer
+        await world.start_agent()
+        with pytest.raises(Broken, match="the name 'north' is taken: an agent runs under it on here"):
+            await world.running
+        entry = await world.hub.connect("reader").table(NODES).get(NODE)
+        assert entry is not None
+        assert entry.record.incarnation == "i1"
+        world.agent, world.running, world.trainer = first, running, trainer
+        await asyncio.sleep(35.0)
+        (result,) = world.tracker.of(lease.key)
+        assert result.reason == "clock"
 
     play(scene)
 

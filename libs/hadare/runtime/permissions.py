@@ -100,7 +100,8 @@ class Roles:
                 *self._on(subjects.HEARTBEAT, subjects.STEP_REPORT, subjects.RESULT, node=node),
                 *self._own(f"event.v1.node.{node}.>", "log.v1.>"),
             ],
-            subscribe=self._on(subjects.GRANT, subjects.REVOKE, node=node),
+            # Its own heartbeats, too: by them it finds out that its name is taken.
+            subscribe=self._on(subjects.GRANT, subjects.REVOKE, subjects.HEARTBEAT, node=node),
         )
 
     def client(self) -> Permissions:

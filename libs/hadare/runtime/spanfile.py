@@ -13,25 +13,39 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.trace import Link
 
+MOST_BYTES = 64 * 2**20
+
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 
 
 class SpanFile(SpanExporter):
-    """Appends each ended span as a line to ``DIRECTORY/<service>-<instance>-<pid>.jsonl``; times are Unix ns."""
+    """Appends each ended span as a line to ``DIRECTORY/<service>-<instance>-<pid>.jsonl``; times are Unix ns.
 
-    def __init__(self, directory: str, service: str, instance: str) -> None:
+    A file that has grown to ``most_bytes`` becomes ``….before.jsonl``, in place of the one before it: a process keeps
+    twice as much at most, however long it runs.
+    """
+
+    def __init__(self, directory: str, service: str, instance: str, most_bytes: int = MOST_BYTES) -> None:
         folder = Path(directory)
         folder.mkdir(parents=True, exist_ok=True)
-        name = _UNSAFE.sub("_", f"{service}-{instance}-{os.getpid()}.jsonl")
-        self._file = (folder / name).open("a", encoding="utf-8")
+        self._path = folder / _UNSAFE.sub("_", f"{service}-{instance}-{os.getpid()}.jsonl")
+        self._most_bytes = most_bytes
+        self._file = self._path.open("a", encoding="utf-8")
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         try:
             self._file.writelines(json.dumps(_as_map(span), default=str) + "\n" for span in spans)
             self._file.flush()
+            if self._file.tell() >= self._most_bytes:
+                self._begin_anew()
         except (OSError, ValueError):  # a full disk, or a file that is closed: tracing must not stop the service
             return SpanExportResult.FAILURE
         return SpanExportResult.SUCCESS
+
+    def _begin_anew(self) -> None:
+        self._file.close()
+        self._path.replace(self._path.with_suffix(".before.jsonl"))
+        self._file = self._path.open("a", encoding="utf-8")
 
     def shutdown(self) -> None:
         self._file.close()

@@ -19,7 +19,7 @@ from hadare.machines import lease_events as ev
 from hadare.machines.lease_state import LeaseLimits
 from hadare.machines.leases import LeaseMachine
 from hadare.model.devices import Device, NodeInventory
-from hadare.model.errors import HadareError, Rejected
+from hadare.model.errors import Broken, HadareError, Rejected
 from hadare.model.leases import ForkResult, Lease, LeaseAnswer, Revoke, Revoked
 from hadare.runtime import telemetry
 from hadare.runtime.bus import Backplane, Identity, Route
@@ -27,6 +27,7 @@ from hadare.runtime.shell import Questions, stored
 from hadare.wire.subjects import GRANT, NODES, RESULT, REVOKE
 from hadare_node_agent.devices import Probe
 from hadare_node_agent.heartbeat import Heart, Vitals
+from hadare_node_agent.namesake import find_namesake
 from hadare_node_agent.outgoing import History, Logs, Reports
 from hadare_node_agent.results import ResultStore
 from hadare_node_agent.tracing import Traces
@@ -102,8 +103,8 @@ class NodeAgent:
         self._inbox.put_nowait(ev.DrainAsked(at=_now(), limit_s=limit_s))
 
     async def run(self) -> None:
-        """Until drained. Raises ``Broken`` if no process can be started here."""
-        self._workloads = await self._out.trainer.start(self._inbox.put_nowait, self._logs.add)
+        """Until drained. Raises ``Broken`` if no process can be started here, or the node's name is taken."""
+        await self._begin()
         self.started = True
         self._inbox.put_nowait(ev.ResultsRecovered(at=_now(), results=self._out.results.kept()))
         try:
@@ -124,6 +125,19 @@ class NodeAgent:
                     task.cancel()
         finally:
             await self._out.trainer.close()
+
+    async def _begin(self) -> None:
+        """Starting takes seconds: time enough to hear whether another agent has this node's name."""
+        namesake = asyncio.create_task(find_namesake(self._out.backplane, self._identity.node))
+        try:
+            self._workloads = await self._out.trainer.start(self._inbox.put_nowait, self._logs.add)
+            if taken := await namesake:
+                raise Broken(taken)
+        except BaseException:
+            await self._out.trainer.close()
+            raise
+        finally:
+            namesake.cancel()
 
     async def _serve(self) -> None:
         """Open to the world, from the inventory's first writing until the machine is drained."""
