@@ -38,7 +38,8 @@ async def answers(config: ServiceConfig, service: str, host: str, limit_s: float
         inbox = link.client.new_inbox()
         await link.subscribe(inbox, receive)
         await link.publish(f"$SRV.PING.{service}", b"", reply=inbox)
-        await asyncio.wait_for(heard.wait(), limit_s)
+        async with asyncio.timeout(limit_s):
+            await heard.wait()
     except TimeoutError:
         return False
     finally:

@@ -105,7 +105,7 @@ class Link:
                 strikes = 0
                 continue
             try:
-                await self.client.rtt(timeout=_WATCH_EVERY_S)  # type: ignore[arg-type]  # any number works
+                await heeded(self.client.rtt(timeout=_WATCH_EVERY_S))  # type: ignore[arg-type]  # any number works
                 strikes = 0
             except (nats.errors.Error, OSError) as error:
                 strikes += 1
@@ -161,7 +161,7 @@ class Link:
         self, subject: str, data: bytes, *, reply: str = "", headers: dict[str, str] | None = None
     ) -> None:
         try:
-            await self.client.publish(subject, data, reply=reply, headers=headers or None)
+            await heeded(self.client.publish(subject, data, reply=reply, headers=headers or None))
         except nats.errors.Error as error:
             raise as_ours(error, subject) from error
 
@@ -176,7 +176,7 @@ class Link:
             async with asyncio.timeout(None) as patience:
                 self._asked.add(patience)
                 try:
-                    return await self.client.request(subject, data, timeout=timeout_s, headers=headers or None)
+                    return await heeded(self.client.request(subject, data, timeout=timeout_s, headers=headers or None))
                 finally:
                     self._asked.discard(patience)
         except nats.errors.Error as error:
@@ -207,7 +207,7 @@ class Link:
         """No new messages; what has arrived is handed over first, for at most ``timeout_s``."""
         try:
             async with asyncio.timeout(timeout_s):
-                await subscription.drain()  # type: ignore[no-untyped-call]
+                await heeded(subscription.drain())  # type: ignore[no-untyped-call]
         except TimeoutError:
             log.warning("not drained in time", subject=subscription.subject, timeout_s=timeout_s)
             await self.unsubscribe(subscription)
@@ -216,13 +216,13 @@ class Link:
 
     async def unsubscribe(self, subscription: NatsSubscription) -> None:
         try:
-            await subscription.unsubscribe()
+            await heeded(subscription.unsubscribe())
         except nats.errors.Error:
             log.debug("already unsubscribed", subject=subscription.subject)
 
     async def flush(self, timeout_s: float = 5.0) -> None:
         try:
-            await self.client.flush(timeout=timeout_s)  # type: ignore[arg-type]  # any number works
+            await heeded(self.client.flush(timeout=timeout_s))  # type: ignore[arg-type]  # any number works
         except nats.errors.Error as error:
             raise as_ours(error, "flush", timeout_s) from error
 
@@ -273,6 +273,22 @@ class Link:
             if error.err_code == _OUT_OF_SPACE:
                 raise Unavailable(f"the store behind {subject} is full: {error.description}") from error
             raise Rejected(error.code, f"{subject}: {error}") from error
+
+
+async def heeded(work: Awaitable[T]) -> T:
+    """Awaits what nats-py does; a cancellation that it drops on the way takes effect after it.
+
+    nats-py catches ``CancelledError`` while it flushes, and ``wait_for`` of Python 3.11 drops one that comes in the
+    same moment as what it waits for. A task that goes on then is waited for by its ``TaskGroup`` for ever: a deposed
+    service that neither works nor ends.
+    """
+    task = asyncio.current_task()
+    before = task.cancelling() if task else 0
+    try:
+        return await work
+    finally:
+        if task is not None and task.cancelling() > before:
+            raise asyncio.CancelledError
 
 
 def in_empty_context(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:

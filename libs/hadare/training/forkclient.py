@@ -72,7 +72,8 @@ class ForkServer:
                 raise Broken(f"the fork server did not start: {error}") from error
         server = cls(process, ours)
         try:
-            await asyncio.wait_for(asyncio.shield(server._hello), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await asyncio.shield(server._hello)
         except (TimeoutError, Unavailable) as error:
             await server.close()
             raise Broken(f"the fork server did not start: {error}") from error

@@ -91,7 +91,8 @@ class ForkProcess:
     async def until_spawned(self, timeout_s: float) -> None:
         """Raises ``Unavailable`` if the server does not fork in time; if it does later, the process is ended."""
         try:
-            await asyncio.wait_for(asyncio.shield(self._spawned), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await asyncio.shield(self._spawned)
         except BaseException as error:
             self._unwanted = True
             if isinstance(error, TimeoutError):
