@@ -160,6 +160,13 @@ def test_types_are_served_fastest_first_and_a_job_has_one_type_a_round() -> None
     assert [fork.gang[0].type for fork in found.forks] == ["V100", "P100", "K80"]
 
 
+def test_a_job_alone_runs_where_it_is_fastest_whatever_the_types_index_says() -> None:
+    nodes = (a_node("n1", V100=1), a_node("n2", A10G=1))
+    job = a_job("a", throughput=rates(10, types={"V100": 10.0, "A10G": 8.0}))
+    found = plan([job], nodes)
+    assert devices_of(found, "a") == {("n1", "V100"): 1}
+
+
 def test_large_gangs_find_their_devices_before_small_ones() -> None:
     nodes = (a_node("n1", V100=4), a_node("n2", V100=3))
     found = plan([a_job("a", gang=2), a_job("b", gang=2), a_job("c", gang=3)], nodes)

@@ -16,7 +16,6 @@ from hadare.scheduling.baselines.gangs import TypedGangs, blind_order, held_befo
 from hadare.scheduling.baselines.gavel_lp import max_min_shares
 from hadare.scheduling.baselines.gavel_rounds import Account, priorities, recall, remembered
 from hadare.scheduling.baselines.record import typed_plan
-from hadare.scheduling.devices import pmi
 from hadare.scheduling.eligibility import Cells, Floats, JobTable, job_table
 from hadare.scheduling.policies.base import Memory
 
@@ -46,7 +45,7 @@ class Gavel:
         self._update(account, gangs, snapshot)
         # 3. turns by share over time had, type by type
         urgency = priorities(account.shares, account.time_s, account.worker_s, np.where(gangs.usable, table.rates, 0.0))
-        turns = _turns(gangs, urgency, account, self._type_order(cells, snapshot.round))
+        turns = _turns(gangs, urgency, account, self._type_order(gangs, snapshot.round))
         # 4. devices: where it was, then the largest first; and what is left
         _place(gangs, _select(gangs, turns), turns)
         # 5. reasons and memory
@@ -69,11 +68,18 @@ class Gavel:
         solved = max_min_shares(rates, gangs.table.gang, gangs.table.stake.weight, devices)
         account.reset(solved.shares, snapshot.now_s, snapshot.round_s / 2, problem)
 
-    def _type_order(self, cells: Cells, number: int) -> list[int]:
-        """Fastest first by performance-memory index (V100, P100, K80); unaware: another order in each round."""
-        by_speed = sorted(cells.types, key=lambda name: (-pmi(name), name))
-        names = by_speed if self.aware else blind_order(0, str(number), cells.types)
-        return [cells.types.index(name) for name in names]
+    def _type_order(self, gangs: TypedGangs, number: int) -> list[int]:
+        """Fastest first, by the jobs' rates relative to their best type; unaware: another order in each round.
+
+        Published: V100, P100, K80. By rates, for an index may put a type first on which a job is slower, and a job
+        without a share there would be sent to it.
+        """
+        if not self.aware:
+            return [gangs.cells.types.index(name) for name in blind_order(0, str(number), gangs.cells.types)]
+        rates = np.where(gangs.usable, gangs.table.rates, 0.0)
+        best = rates.max(axis=1, keepdims=True, initial=0.0)
+        relative = np.divide(rates, best, out=np.zeros_like(rates), where=best > 0)
+        return [int(column) for column in np.argsort(-relative.sum(axis=0), kind="stable")]
 
 
 def _fingerprint(table: JobTable, rates: Floats, devices: Floats) -> str:
