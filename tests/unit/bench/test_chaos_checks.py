@@ -191,6 +191,11 @@ def test_a_model_that_is_worse_than_one_workers_is_caught() -> None:
     assert {v.law for v in judge(evidence, {"digits": a_calibration()})} == {"models reach their targets"}
 
 
+def test_a_model_whose_average_is_good_enough_reaches_its_target() -> None:
+    evidence = an_evidence(progress={"j1": a_progress(metrics={"accuracy": 0.9, "ema.accuracy": 0.97})})
+    assert judge(evidence, {"digits": a_calibration()}) == []
+
+
 def test_what_cannot_be_read_and_what_is_left_are_violations() -> None:
     evidence = an_evidence(unreadable=["j1 version 2: gone"], left=["process 7"])
     assert laws_broken(evidence) == {"every version is readable", "nothing is left behind"}

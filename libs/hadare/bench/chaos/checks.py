@@ -241,14 +241,16 @@ def nothing_stalls_unnoticed(evidence: Evidence) -> Iterator[Violation]:
 
 
 def targets_are_reached(evidence: Evidence, targets: Mapping[str, Calibration]) -> Iterator[Violation]:
-    """The models are as good as one worker's, faults or not."""
+    """The models are as good as one worker's, faults or not: what ``weights export --best`` hands out, that is."""
     for promise in evidence.promises:
         known, target = evidence.progress.get(promise.job_id), targets.get(promise.kind)
         if known is None or target is None or known.state is not JobState.COMPLETED:
             continue
         if known.total_steps < target.steps:
             continue  # a shorter job than the one that was calibrated
-        value = known.metrics.get(target.metric)
+        offered = [known.metrics.get(name) for name in (target.metric, f"ema.{target.metric}")]
+        best = max if target.better == "higher" else min
+        value = best((value for value in offered if value is not None), default=None)
         worst = target.mean + (-MARGIN if target.better == "higher" else MARGIN) * target.deviation
         reached = value is not None and (value >= worst if target.better == "higher" else value <= worst)
         if not reached:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from hadare.bench.chaos.cluster import ChaosCluster, Life
+from hadare.bench.chaos.cluster import REPLICATED, ChaosCluster, Life
 from hadare.bench.chaos.users import Promise
 from hadare.bench.chaos.witness import Witness
 from hadare.client import HadareClient
@@ -112,7 +112,7 @@ async def unfinished_uploads(backplane: NatsBackplane) -> list[str]:
 
 
 async def left_over(cluster: ChaosCluster, backplane: NatsBackplane, client: HadareClient) -> list[str]:
-    """What a cluster at rest has no use for, and nodes that are not back."""
+    """What a cluster at rest has no use for, and nodes and services that are not back."""
     progress = {entry.record.job_id: entry.record for entry in await backplane.table(subjects.PROGRESS).entries()}
     versions = [entry.record for entry in await backplane.table(subjects.VERSIONS).entries()]
     manifests = {(manifest.job_id, manifest.version): manifest for manifest in versions}
@@ -123,6 +123,11 @@ async def left_over(cluster: ChaosCluster, backplane: NatsBackplane, client: Had
         if node.state is not NodeState.READY:
             found.append(f"{node.node} is {node.state}: {node.reason}")
         found += [f"a lease of {d.job_id} on {node.node}:{d.index}" for d in node.devices if d.job_id is not None]
+    status = await client.status()
+    found += list(status.problems)
+    seen = {service.name.removeprefix("hadare-"): service.instances for service in status.services}
+    for kind in (name for name in REPLICATED if seen.get(name, 0) < len(cluster.replicas(name))):
+        found.append(f"of {len(cluster.replicas(kind))} processes of {kind} only {seen.get(kind, 0)} act or stand by")
     for name in cluster.nodes:
         found += [f"fork {pid} of {name}" for pid in cluster.forks(name)]
     for name in cluster.proxies.keys() & cluster.disks.keys():
