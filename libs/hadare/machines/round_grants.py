@@ -7,9 +7,10 @@ One rank of a gang that is refused, failed or lost withdraws the whole fork, and
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from hadare.model.devices import NodeState, NodeStatus
 from hadare.model.jobs import JobProgress, LedgerEntry
 from hadare.model.leases import Lease, LeaseKey
 
@@ -72,11 +73,14 @@ class Grants:
                 grant.gone = True
                 self._withdraw(grant, "its node agent was started again")
 
-    def lost(self, nodes: Collection[str]) -> None:
-        """The nodes are silent. A fork on one device may still report; a gang is over with its rank."""
-        for grant in self._grants.values() if nodes else ():
-            if grant.lease.node in nodes and grant.is_gang:
+    def look_at_nodes(self, statuses: Mapping[str, NodeStatus]) -> None:
+        """A silent node may still report a fork on one device. A gang is over with its rank, or was never whole."""
+        for grant in (grant for forks in self._gangs.values() for team in forks.values() for grant in team):
+            status = statuses.get(grant.lease.node)
+            if status is None or status.state is NodeState.LOST:
                 self._withdraw(grant, "its node is lost")
+            elif status.state is NodeState.SUSPECT and not grant.incarnation:
+                self._withdraw(grant, f"its node has not answered: {status.reason}")
 
     def look_at(self, progress: JobProgress) -> None:
         """A gang that the tracker has given up, since a rank has failed, is over everywhere."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from hadare.machines import round_events as ev
 from hadare.machines.round_grants import Grants
 from hadare.machines.round_orders import Orders
 from hadare.machines.round_phases import RoundSettings
+from hadare.model.devices import NodeStatus
 from hadare.model.jobs import JobProgress
 from hadare.model.leases import Lease
 from hadare.model.rounds import CloseRequest
@@ -55,9 +56,6 @@ class Leasing:
         self._grants.restarted(node, before)
         return [*self.end_gangs(at), *self.withdraw(progress, at)]
 
-    def lost(self, nodes: Collection[str]) -> None:
-        self._grants.lost(nodes)
-
     def look_at(self, progress: JobProgress | None, at: float) -> list[ev.RoundCommand]:
         """A job's progress has changed: perhaps the tracker has given up a gang."""
         if progress is not None:
@@ -67,10 +65,14 @@ class Leasing:
     def ended(self, event: ev.LeasesEnded) -> None:
         self._orders.answered(event.leases, event.at, reached=event.reached)
 
-    def look_after(self, progress: Progress, at: float) -> list[ev.RoundCommand]:
+    def look_after(self, progress: Progress, statuses: Mapping[str, NodeStatus], at: float) -> list[ev.RoundCommand]:
         """While the round runs: grants that were not answered, and forks that nobody need wait for."""
-        again = self._grants.due(at) if self.running else ()
-        return [*([ev.GrantLeases(leases=again)] if again else []), *self.withdraw(progress, at)]
+        if not self.running:
+            return []
+        self._grants.look_at_nodes(statuses)
+        again = self._grants.due(at)
+        granting = [ev.GrantLeases(leases=again)] if again else []
+        return [*granting, *self.end_gangs(at), *self.withdraw(progress, at)]
 
     def end_gangs(self, at: float) -> list[ev.RoundCommand]:
         """Gangs that have lost a rank end at once, wherever their other ranks are."""

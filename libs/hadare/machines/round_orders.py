@@ -21,6 +21,7 @@ class _Order:
     reason: str
     send_at: float
     until: float
+    tries: int = 0
 
 
 class Orders:
@@ -42,7 +43,8 @@ class Orders:
             if reached:
                 self._open.pop(name, None)
             elif name in self._open:
-                self._open[name].send_at = at + self._retry_s
+                order = self._open[name]
+                order.send_at = at + min(_PATIENCE_S, self._retry_s * 2.0 ** (order.tries - 1))
 
     def due(self, at: float) -> list[EndLeases]:
         """What is to be sent now, one order for a node and job."""
@@ -51,7 +53,7 @@ class Orders:
         reasons: dict[tuple[str, str], str] = {}
         for name, order in self._open.items():
             if order.send_at <= at:
-                order.send_at = at + _PATIENCE_S
+                order.send_at, order.tries = at + _PATIENCE_S, order.tries + 1
                 where = (order.lease.node, order.lease.key.job_id)
                 sent.setdefault(where, []).append(name)
                 reasons.setdefault(where, order.reason)

@@ -171,7 +171,6 @@ class RoundMachine:
         self.nodes.judge_conduct(self.cluster.progress.values())
         changed = self.nodes.refresh(at)
         self._changed |= bool(changed)
-        self._leasing.lost({status.node for status in changed if status.state is NodeState.LOST})
         return [command for status in changed for command in ev.tell_status(status, self._settings.epoch, at)]
 
     def _settle(self, job_id: str, at: float) -> list[ev.RoundCommand]:
@@ -189,7 +188,7 @@ class RoundMachine:
 
     def _go_on(self, at: float) -> list[ev.RoundCommand]:
         if at < self._wake_at:
-            return self._leasing.look_after(self.cluster.progress, at)
+            return self._leasing.look_after(self.cluster.progress, self.nodes.statuses, at)
         match self.phase:
             case Phase.IDLE:
                 return self._begin(at)

@@ -9,6 +9,7 @@ from builders_leases import a_lease
 from hadare.machines.round_events import EndLeases
 from hadare.machines.round_grants import Grants
 from hadare.machines.round_orders import Orders
+from hadare.model.devices import NodeState, NodeStatus
 from hadare.model.jobs import JobProgress, LedgerEntry, OpenRound
 from hadare.model.leases import GangRank, Lease
 
@@ -42,6 +43,12 @@ def progress(*entries: LedgerEntry, **changes: object) -> JobProgress:
     return some_progress("job-a", open=OpenRound(round=1, epoch=1, base_version=0, forks=entries), **changes)
 
 
+def nodes_but(node: str, state: NodeState = NodeState.LOST) -> dict[str, NodeStatus]:
+    """All nodes, of which one is not well."""
+    known = {f"node-{n}": NodeStatus(node=f"node-{n}", state=NodeState.READY) for n in range(3)}
+    return {**known, node: NodeStatus(node=node, state=state, reason="heartbeats are late")}
+
+
 def ended(grants: Grants) -> list[str]:
     return [lease.node for lease, _ in grants.to_end()]
 
@@ -56,9 +63,9 @@ def test_a_refused_rank_withdraws_the_fork_by_its_first_rank_and_names_itself() 
 
 def test_what_is_to_be_ended_is_said_once() -> None:
     grants = granted()
-    grants.lost({"node-1"})
+    grants.look_at_nodes(nodes_but("node-1"))
     assert len(grants.to_end()) == 3
-    grants.lost({"node-2"})
+    grants.look_at_nodes(nodes_but("node-2"))
     assert grants.to_end() == []
 
 
@@ -77,13 +84,26 @@ def test_an_agent_that_was_started_again_ends_the_gang_everywhere_else() -> None
 
 def test_a_lost_node_ends_a_gang_but_a_fork_of_its_own_may_still_report() -> None:
     grants = granted(*GANG, replace(SINGLE, node="node-1"))
-    grants.lost({"node-1"})
+    grants.look_at_nodes(nodes_but("node-1"))
     assert list(grants.withdrawn) == ["job-a.1.0.0"]
+
+
+def test_a_suspect_node_ends_a_gang_only_if_its_rank_never_answered() -> None:
+    suspect = nodes_but("node-1", NodeState.SUSPECT)
+    answered = granted()
+    answered.look_at_nodes(suspect)
+    assert answered.to_end() == []
+    silent = Grants(GANG)
+    for lease in (GANG[0], GANG[2]):
+        silent.answered(lease.key, accepted=True, incarnation="i", reason="")
+    silent.look_at_nodes(suspect)
+    why = "rank 1 on node-1 (V100): its node has not answered: heartbeats are late"
+    assert silent.withdrawn == {"job-a.1.0.0": why}
 
 
 def test_the_jobs_other_forks_go_on() -> None:
     grants = granted()
-    grants.lost({"node-2"})
+    grants.look_at_nodes(nodes_but("node-2"))
     assert "job-a.1.1.0" not in grants.withdrawn
     assert ended(grants) == ["node-0", "node-1", "node-2"]
 
@@ -118,7 +138,7 @@ def test_grants_of_a_dead_gang_are_not_sent_again() -> None:
 
 def test_the_tracker_is_asked_to_withdraw_a_gang_once_by_its_first_rank() -> None:
     grants = granted()
-    grants.lost({"node-2"})
+    grants.look_at_nodes(nodes_but("node-2"))
     known = {"job-a": progress(an_entry(0), an_entry(1))}
     assert list(grants.to_withdraw(known, 1.0)) == ["job-a.1.0.0"]
 
