@@ -29,7 +29,7 @@ from hadare.bench.quality_runs import (
     with_outer,
 )
 from hadare.forking.outer import DILOCO, outer_of
-from hadare.model.jobs import ConsolidationSpec
+from hadare.model.jobs import ConsolidationSpec, HalfLife
 from hadare.training.task import load_task_class
 
 P = ParamSpec("P")
@@ -56,15 +56,15 @@ _TUNING_SEED = 1000
 
 ONE, ONE_EMA, GANG = "one worker", "one worker, EMA", "balanced gang"
 FORKS, NESTEROV, GUARD = "forks, average", "forks, Nesterov 0.7/0.5", "forks, guard"
-DEFAULT, AUTO_METHOD = "default", "method auto"
-SETTINGS = (ONE, ONE_EMA, GANG, FORKS, DEFAULT, NESTEROV, GUARD, AUTO_METHOD)
+SMOOTHED, AUTO = "forks, average, or its EMA", "forks, method auto, or its EMA"
+SETTINGS = (ONE, ONE_EMA, GANG, FORKS, NESTEROV, GUARD, SMOOTHED, AUTO)
 # Runs of forks, and the settings that are read off each: the versions themselves, or what `--best` hands out.
-_HALF_LIFE = ConsolidationSpec().ema_half_life
+_HALF_LIFE: HalfLife = "round"
 _RUNS: Mapping[tuple[str | None, str | None], Merge] = {
-    (FORKS, DEFAULT): with_outer(outer_of(ConsolidationSpec()), _HALF_LIFE),
+    (FORKS, SMOOTHED): with_outer(outer_of(ConsolidationSpec()), _HALF_LIFE),
     (NESTEROV, None): with_outer(DILOCO),
     (GUARD, None): guarded,
-    (None, AUTO_METHOD): with_outer(outer_of(ConsolidationSpec(method="auto")), _HALF_LIFE),
+    (None, AUTO): with_outer(outer_of(ConsolidationSpec(method="auto")), _HALF_LIFE),
 }
 
 

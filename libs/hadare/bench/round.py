@@ -43,8 +43,8 @@ _SLOW_BYTES_PER_S = 30e6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundOptions:
-    """``rounds`` boundaries are measured, after ``warm_up``. ``average``: the job keeps an average of its versions, as
-    jobs do; ``bf16``: forks hand in what they changed. ``raw``: the same bytes are put and fetched afterwards by nobody
+    """``rounds`` boundaries are measured, after ``warm_up``. ``average``: the job keeps an average of its versions;
+    ``bf16``: forks hand in what they changed. ``raw``: the same bytes are put and fetched afterwards by nobody
     but a client of the store."""
 
     params: int = 1_000_000
@@ -52,7 +52,7 @@ class RoundOptions:
     rounds: int = 15
     round_s: float = 2.0
     optimizer: str = "sgd"
-    average: bool = True
+    average: bool = False
     bf16: bool = False
     raw: bool = False
     warm_up: int = 3
@@ -91,7 +91,7 @@ class RoundCost:
     boundary_ms_median: float
     boundary_ms_p90: float
     phases_ms: dict[str, float] = field(default_factory=dict)
-    average: bool = True
+    average: bool = False
     bf16: bool = False
     raw_ms: float = 0.0
     load: float = 0.0
@@ -205,7 +205,7 @@ def _job(options: RoundOptions) -> dict[str, object]:
         "max_forks": options.forks,
         "evaluate_every_rounds": 10**6,
         "consolidation": {
-            **({} if options.average else {"ema_half_life": None}),
+            **({"ema_half_life": "round"} if options.average else {}),
             "transport": "bf16" if options.bf16 else "full",
         },
     }

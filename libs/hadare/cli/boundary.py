@@ -24,7 +24,7 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 @click.option(
     "--optimizer", type=click.Choice(["sgd", "adamw"]), default="sgd", show_default=True, help="Its state travels."
 )
-@click.option("--average/--no-average", default=True, help="The job keeps an average of its versions. Default: yes.")
+@click.option("--average", is_flag=True, help="The job keeps an average of its versions.")
 @click.option("--bf16", is_flag=True, help="Forks hand in what they changed, in half the bytes.")
 @click.option("--raw", is_flag=True, help="Also put and fetch the same bytes by themselves, to compare.")
 @click.option("--warm-up", default=3, type=click.IntRange(1), show_default=True, help="Rounds that do not count.")

@@ -83,7 +83,7 @@ class ConsolidationSpec:
     outer_rate: Annotated[float, Meta(gt=0, le=4)] | None = None
     outer_momentum: Annotated[float, Meta(ge=0, lt=1)] | None = None
     max_norm_ratio: Annotated[float, Meta(gt=1)] = 5.0
-    ema_half_life: HalfLife = "round"
+    ema_half_life: HalfLife = None
     transport: Literal["full", "bf16"] = "full"
     guard: GuardSpec | None = None
 

@@ -89,8 +89,8 @@ def test_a_boundary_is_compared_with_its_transfers_alone() -> None:
 
 
 def test_what_travels_grows_with_the_optimisers_state_and_the_average_of_versions() -> None:
-    plain = RoundOptions(params=100, average=False)
-    adamw = RoundOptions(params=100, optimizer="adamw")
+    plain = RoundOptions(params=100)
+    adamw = RoundOptions(params=100, optimizer="adamw", average=True)
     assert (plain.fork_bytes, plain.version_bytes) == (400, 400)
     assert (adamw.fork_bytes, adamw.version_bytes) == (1200, 1600)
 

@@ -57,11 +57,11 @@ async def test_a_job_that_asks_for_an_average_of_versions_gets_it(tmp_path: Path
     assert Reader(version).tensor("ema.w").tolist() == [3.0, 3.0]
 
 
-async def test_an_average_of_versions_is_kept_unless_a_job_does_without(tmp_path: Path) -> None:
+async def test_no_average_of_versions_is_kept_unless_a_job_asks_for_it(tmp_path: Path) -> None:
     (tmp_path / "with").mkdir()
     (tmp_path / "without").mkdir()
-    _, kept = await made(tmp_path / "with", ConsolidationSpec(), FORKS)
-    _, none = await made(tmp_path / "without", ConsolidationSpec(ema_half_life=None), FORKS)
+    _, kept = await made(tmp_path / "with", ConsolidationSpec(ema_half_life="round"), FORKS)
+    _, none = await made(tmp_path / "without", ConsolidationSpec(), FORKS)
     assert ("ema.w" in Reader(kept).specs, "ema.w" in Reader(none).specs) == (True, False)
 
 
