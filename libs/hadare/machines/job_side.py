@@ -127,6 +127,9 @@ class SideLeases:
             return book.complete("its target is reached")
         if book.progress.steps < book.progress.total_steps:
             return book.become(JobState.WAITING, "waits for the next round")
+        if until is not None and until.metric not in book.progress.metrics:
+            known = ", ".join(sorted(book.progress.metrics)) or "none"
+            return book.complete(f"its budget is used up; it reports no metric {until.metric!r}, only: {known}")
         if until is not None:
             return book.complete(f"its budget is used up before {until.metric} reached the target")
         return book.complete("all steps are done")
