@@ -62,6 +62,13 @@ _HOUR_S = 3600.0
     show_default=True,
     help="Keep a plan up to N rounds while no job or node comes or goes; 1: decide every round, as the live system.",
 )
+@click.option(
+    "--end-early",
+    "early_s",
+    type=click.FloatRange(0),
+    metavar="SECONDS",
+    help="Rounds of hadare and hadar may end with a job, as live, a boundary taken to last so long.",
+)
 @click.option("--seed", default=0, help="Of synthetic traces and of noise.")
 @click.option("--report", type=click.Path(path_type=Path, file_okay=False), help="Write report.html there.")
 @json_option
@@ -125,6 +132,7 @@ def _settings(options: dict[str, object], events: Path | None) -> Settings:
         noise=float(str(options["noise"])),
         seed=int(str(options["seed"])),
         hold=int(str(options["hold"])),
+        early_s=None if options["early_s"] is None else float(str(options["early_s"])),
         utility=None if options["utility"] is None else str(options["utility"]),
         costs=costs,
         events=read_schedule(events) if events else (),

@@ -98,6 +98,7 @@ class Simulation:
                 grace_s=settings.grace_s,
                 settle_s=0.0,
                 retry_s=_RETRY_S,
+                boundary_s=settings.early_s if self._policy.name in STEADY else None,
             ),
             NodeTimes(),
         )
@@ -106,6 +107,7 @@ class Simulation:
         self._plan = RoundPlan(round=0, epoch=1)
         self._forks: list[tuple[Bound, Fork]] = []
         self._idle = 0
+        self._length = length
 
     def run(self, progress: Progress | None = None) -> Outcome:
         """Until every job is done, or nothing can go on."""
@@ -168,7 +170,7 @@ class Simulation:
         rounds = self._held(forks, began) if self._settings.hold > 1 else 1
         if rounds > 1:
             forks = [(bound, fork.over(rounds)) for bound, fork in forks]
-        limit = began + rounds * self._settings.length_s
+        limit = began + rounds * self._length
         by_job: dict[str, list[Fork]] = {}
         for _, fork in forks:
             by_job.setdefault(fork.plan.job_id, []).append(fork)
@@ -182,8 +184,13 @@ class Simulation:
 
     def _held(self, forks: Sequence[tuple[Bound, Fork]], began: float) -> int:
         """For how many rounds the plan is kept: while no job comes near its end, none arrives and no node changes."""
-        length, costs = self._settings.length_s, self._settings.costs
-        if not costs.none or self._settings.event_driven or self._policy.name not in STEADY:
+        length, costs = self._length, self._settings.costs
+        if (
+            length < self._settings.length_s
+            or not costs.none
+            or self._settings.event_driven
+            or self._policy.name not in STEADY
+        ):
             return 1
         rounds = min(float(self._settings.hold), (self._calendar.next_after(began) - began) // length)
         rates: dict[str, float] = {}
@@ -305,6 +312,7 @@ class Simulation:
 
     def _start(self, leases: Sequence[Lease]) -> None:
         bound = self._slots.bind(self._plan.forks, leases)
+        self._length = max((lease.duration_s for lease in leases), default=self._settings.length_s)
         counts: dict[str, int] = {}
         for each in bound:
             counts[each.plan.job_id] = counts.get(each.plan.job_id, 0) + 1

@@ -77,6 +77,8 @@ class Settings:
     relative errors of standard deviation ``noise``. ``grace_s``: how long a closed round waits for missing forks.
     ``hold``: a plan is kept for up to so many rounds while no job is near its end, none arrives and no node changes;
     1 decides every round, as the live system does. Only without costs, and for policies that do not take turns.
+    ``early_s``: rounds of ``hadare`` and ``hadar`` may end early, with a job that ends, as live (``round_length``); a
+    boundary is taken to last so long. None: never.
     ``idle_rounds``: so many rounds without any fork, and nothing to come, end the simulation;
     so do ``most_rounds`` of any kind.
     """
@@ -91,6 +93,7 @@ class Settings:
     events: tuple[NodeEvent, ...] = ()
     grace_s: float = 10.0
     hold: int = 1
+    early_s: float | None = None
     idle_rounds: int = 500
     most_rounds: int | None = None
     detail: bool = False

@@ -44,6 +44,23 @@ def test_event_driven_a_device_is_free_for_the_next_job_when_one_ends() -> None:
     assert sorted(finish_s(outcome, name) for name in outcome.stories) == pytest.approx([100.0, 200.0])
 
 
+def two_short_jobs_beside_a_long_one(policy: str, **settings: float) -> list[float]:
+    """When the short ones end, one after another on the same device."""
+    short = [a_sim_job(name, 1000, rates={"V100": 10.0}) for name in ("job-a", "job-b")]
+    jobs = [*short, a_sim_job("job-c", rates={"K80": 10.0})]
+    outcome = simulated(jobs, [a_sim_node("n1", V100=1), a_sim_node("n2", K80=1)], policy, **settings)
+    return sorted(finish_s(outcome, job.job_id) for job in short)
+
+
+def test_a_round_may_end_with_a_job_as_live_and_only_where_that_is_asked_for() -> None:
+    assert two_short_jobs_beside_a_long_one("hadare") == pytest.approx([100.0, 460.0])
+    assert two_short_jobs_beside_a_long_one("hadare", early_s=1.0) == pytest.approx([100.0, 200.0])
+
+
+def test_the_baselines_rounds_have_their_full_length_as_published() -> None:
+    assert two_short_jobs_beside_a_long_one("gavel", early_s=1.0) == pytest.approx([100.0, 460.0])
+
+
 def test_no_fraction_of_a_step_is_lost_between_rounds() -> None:
     job = a_sim_job(total_steps=1000, rates={"V100": 0.31})
     assert finish_s(simulated([job], [a_sim_node()])) == pytest.approx(1000 / 0.31, abs=2 / 0.31)
