@@ -176,6 +176,25 @@ async def test_a_gang_of_five_takes_a_batch_each_and_makes_the_model_of_one_devi
     await gang.kill()
 
 
+async def test_the_gradient_of_a_large_model_is_summed_too(server: ForkServer, tmp_path: Path) -> None:
+    spec = a_spec("Plain", config={"width": 30_000})
+    base = a_base(spec, tmp_path)
+    gang = await a_gang(server, spec, (10, 6, 8))
+    _, made = await gang.train(base, tmp_path, quota=2)
+    assert distance(made, alone(spec, base, SIZE, tmp_path / "alone", steps=2)) < 2e-6
+    await gang.kill()
+
+
+async def test_batch_normalisation_trains_however_the_samples_fall(server: ForkServer, tmp_path: Path) -> None:
+    """Five ranks and five batches of 16: the second batch begins with the last sample of rank 0's share."""
+    spec = a_spec("Plain", config={"norm": True}, batch_size=16)
+    base = a_base(spec, tmp_path)
+    gang = await a_gang(server, spec, (17, 30, 17, 12, 4))
+    done, _ = await gang.train(base, tmp_path, quota=11)
+    assert {(d.steps, d.updates) for d in done} == {(11, 3)}
+    await gang.kill()
+
+
 async def test_only_rank_0_writes_and_a_warm_gang_trains_again(server: ForkServer, tmp_path: Path) -> None:
     spec = a_spec("Plain")
     base = a_base(spec, tmp_path)

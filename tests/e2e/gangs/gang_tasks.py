@@ -21,13 +21,13 @@ def is_rank(number: int) -> bool:
 
 
 class Plain(Task[Rows]):
-    """A small classifier of noise. Config: ``norm`` (batch normalisation), ``dropout``."""
+    """A small classifier of noise. Config: ``norm`` (batch normalisation), ``dropout``, ``width``."""
 
     def build_model(self) -> nn.Module:
-        middle: nn.Module = nn.BatchNorm1d(16) if self.config.get("norm") else nn.Identity()
-        return nn.Sequential(
-            nn.Linear(8, 16), middle, nn.Tanh(), nn.Dropout(self.config.get("dropout", 0.0)), nn.Linear(16, 4)
-        )
+        width = self.config.get("width", 16)
+        middle: nn.Module = nn.BatchNorm1d(width) if self.config.get("norm") else nn.Identity()
+        dropout = nn.Dropout(self.config.get("dropout", 0.0))
+        return nn.Sequential(nn.Linear(8, width), middle, nn.Tanh(), dropout, nn.Linear(width, 4))
 
     def build_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
