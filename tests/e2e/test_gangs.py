@@ -258,6 +258,19 @@ async def test_a_killed_rank_ends_the_others_at_once(server: ForkServer, tmp_pat
         await gang.kill()
 
 
+async def test_a_killed_rank_is_missed_though_what_it_has_forked_lives_on(server: ForkServer, tmp_path: Path) -> None:
+    spec = a_spec("Forking")
+    base = a_base(spec, tmp_path)
+    gang = await a_gang(server, spec, (12, 12))
+    await gang.order(base, tmp_path, quota=10**9)
+    for _ in range(2):
+        await gang.ranks[1].until(Progress)
+    os.kill(gang.ranks[1].process.pid, signal.SIGKILL)
+    failure = (await gang.ranks[0].until(Failed)).failure
+    assert "rank 1 has ended" in failure.message
+    await gang.kill()
+
+
 async def test_a_rank_that_freezes_ends_the_gang_once_it_has_been_silent(server: ForkServer, tmp_path: Path) -> None:
     spec = a_spec("Freezing")
     base = a_base(spec, tmp_path)

@@ -7,11 +7,13 @@ own.
 from __future__ import annotations
 
 import contextlib
+import os
 import selectors
 import socket
 import struct
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -79,6 +81,7 @@ class Line:
         ends.setblocking(False)
         ends.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket = ends
+        _LINES.add(self)
         self._rest = b""
         self._sending = threading.Lock()
         self.heard = time.monotonic()
@@ -118,6 +121,17 @@ class Line:
     def close(self) -> None:
         self.socket.close()
 
+
+_LINES: weakref.WeakSet[Line] = weakref.WeakSet()
+
+
+def _let_go() -> None:
+    """A process that user code forks (to load data, say) must not hold the lines of one that has died."""
+    for line in list(_LINES):
+        line.close()
+
+
+os.register_at_fork(after_in_child=_let_go)
 
 OnBroken = Callable[[GangBroken], None]
 

@@ -90,6 +90,19 @@ class Freezing(Plain):
         return super().loss(model, batch)
 
 
+class Forking(Plain):
+    """Rank 1 forks a process that outlives it, as loaders of data may."""
+
+    forked = False
+
+    def loss(self, model: nn.Module, batch: Rows) -> Tensor:
+        if is_rank(1) and not self.forked:
+            self.forked = True
+            if os.fork() == 0:
+                signal.pause()
+        return super().loss(model, batch)
+
+
 class Diverse(Plain):
     """Every rank reads other data."""
 
