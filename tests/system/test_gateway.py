@@ -98,6 +98,16 @@ async def test_a_refused_spec_leaves_nothing(client: HadareClient, hub: MemoryHu
     assert hub.buckets["jobs"] == {}
 
 
+async def test_a_spec_of_10_mb_is_refused_with_the_limit_leaves_nothing_and_the_next_one_is_taken(
+    client: HadareClient, hub: MemoryHub
+) -> None:
+    refusal = await refused(client.submit(a_spec(config={"text": "x" * 10**7})))
+    assert refusal.code == 413
+    assert "over the limit of" in refusal.message or "at most" in refusal.message
+    assert hub.buckets["jobs"] == {}
+    assert (await client.submit(a_spec())).created
+
+
 async def test_a_submission_without_a_request_id_is_accepted(client: HadareClient) -> None:
     assert (await raw(client, api.SUBMIT, {"spec": a_spec()})).created
 

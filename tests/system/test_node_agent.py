@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -14,8 +16,10 @@ from builders_node_agent import RATE, World
 from hadare.model.devices import Heartbeat
 from hadare.model.errors import Broken, Unavailable
 from hadare.model.leases import Lease, LeaseAnswer, Revoke, Revoked, StepReport
+from hadare.runtime.memory_stores import MemoryObjects
 from hadare.runtime.virtual import run_virtually
 from hadare.wire.subjects import GRANT, HEARTBEAT, NODES, REVOKE, STEP_REPORT, WEIGHTS
+from hadare_node_agent.results import ResultStore
 
 Play = Callable[[Callable[[World], Awaitable[None]]], None]
 
@@ -245,6 +249,41 @@ def test_a_second_agent_with_the_same_name_is_refused_with_the_reason_and_the_fi
         await asyncio.sleep(35.0)
         (result,) = world.tracker.of(lease.key)
         assert result.reason == "clock"
+
+    play(scene)
+
+
+def test_on_a_full_disk_a_result_is_still_delivered_and_later_leases_say_why_they_fail(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = OSError(errno.ENOSPC, "No space left on device")
+
+    def no_room(*_: object, **__: object) -> NoReturn:
+        raise full
+
+    async def scene(world: World) -> None:
+        base = await world.store()
+        lease = a_lease(base=base, duration_s=10.0)
+        assert (await grant(world, lease)).accepted
+        await asyncio.sleep(5.0)
+        monkeypatch.setattr(ResultStore, "keep", no_room)
+        monkeypatch.setattr(MemoryObjects, "get", no_room)
+        await asyncio.sleep(7.0)
+        (result,) = world.tracker.of(lease.key)
+        assert (result.reason, result.failure) == ("clock", None)
+        other = a_lease("banana", base=await world.store("another version"), duration_s=10.0)
+        assert (await grant(world, other)).accepted
+        await asyncio.sleep(12.0)
+        (result,) = world.tracker.of(other.key)
+        assert result.failure is not None
+        assert result.failure.kind == "fetch"
+        assert "No space left on device" in result.failure.message
+        monkeypatch.undo()
+        third = a_lease("cherry", base=base, duration_s=5.0)
+        assert (await grant(world, third)).accepted
+        await asyncio.sleep(7.0)
+        (result,) = world.tracker.of(third.key)
+        assert result.failure is None
 
     play(scene)
 
