@@ -29,6 +29,7 @@ BATCH = 4 * sum(SPEEDS)
 _WORKLOAD = "hadare.training.workloads.digits:Digits"
 # One update of plain descent with rate 1: what the parameters lose is the gradient.
 _DESCENT = {"lr": 1.0, "momentum": 0.0, "batch_norm": False}
+_BALANCED, _EQUAL = "balanced, {ms} ms", "equal batches"
 _UPDATES = 40
 _SLOW_UPDATES = 12
 
@@ -53,12 +54,16 @@ class Speed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GangCost:
-    """``gradient_difference``: the largest of any parameter, relative to the largest gradient, from one device's.
+    """``reached``: of the sum of the devices, balanced with updates of 100 ms; ``reached_equal``: with equal batches.
+
+    ``gradient_difference``: the largest of any parameter, relative to the largest gradient, from one device's.
 
     ``killed_s``: from the kill of a rank until every other has ended, of each rank in turn.
     """
 
     speeds: tuple[Speed, ...]
+    reached: float
+    reached_equal: float
     gradient_difference: float
     killed_s: tuple[float, ...]
     killed_s_median: float
@@ -86,6 +91,8 @@ async def _measure(folder: Path, said: Said) -> GangCost:
         await server.close()
     return GangCost(
         speeds=tuple(speeds),
+        reached=next(speed.reached for speed in speeds if speed.gang == _BALANCED.format(ms=100)),
+        reached_equal=next(speed.reached for speed in speeds if speed.gang == _EQUAL),
         gradient_difference=difference,
         killed_s=killed,
         killed_s_median=statistics.median(killed),
@@ -101,9 +108,9 @@ async def _speeds(server: ForkServer, folder: Path, said: Said) -> list[Speed]:
     base = _base(spec, folder)
     equal = (BATCH // 5 + 1, *[BATCH // 5] * 3, BATCH - 4 * (BATCH // 5) - 1)
     balanced = tuple(BATCH // sum(SPEEDS) * speed for speed in SPEEDS)
-    cases = [(f"balanced, {ms} ms", balanced, ms / 1e3, _UPDATES) for ms in (25, 50, 100, 200)]
+    cases = [(_BALANCED.format(ms=ms), balanced, ms / 1e3, _UPDATES) for ms in (25, 50, 100, 200)]
     cases.append(("balanced, a batch a rank", tuple(5 * share for share in balanced), 0.1, _SLOW_UPDATES))
-    cases.append(("equal batches", equal, 0.1, _SLOW_UPDATES))
+    cases.append((_EQUAL, equal, 0.1, _SLOW_UPDATES))
     async with a_gang(server, spec, len(SPEEDS)) as gang:
         await gang.train(Work(base=base, out=folder / "warm", shares=balanced, quota=5))
         for name, shares, batch_s, updates in cases:
