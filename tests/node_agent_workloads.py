@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import math
 import subprocess
 import sys
 import time
@@ -56,3 +58,54 @@ class Sleeping(Tiny):
 class Raising(Tiny):
     def loss(self, model: nn.Module, batch: Tensor) -> Tensor:
         raise RuntimeError("no such luck")
+
+
+class Leaving(Tiny):
+    def loss(self, model: nn.Module, batch: Tensor) -> Tensor:
+        sys.exit(3)
+
+
+class Chattering(Tiny):
+    """Prints without an end, as long as it trains."""
+
+    def loss(self, model: nn.Module, batch: Tensor) -> Tensor:
+        for _ in range(1000):
+            print("x" * 200)
+        return super().loss(model, batch)
+
+
+class Multiplying(Tiny):
+    """A fork bomb that goes off slowly and ends by itself: each of its processes has left the session."""
+
+    def loss(self, model: nn.Module, batch: Tensor) -> Tensor:
+        for _ in range(60):
+            subprocess.Popen(["sleep", "60"], start_new_session=True)
+        time.sleep(60)
+        return super().loss(model, batch)
+
+
+class Swelling(Tiny):
+    """Takes 50 MiB more in each step, up to 1 GiB."""
+
+    def loss(self, model: nn.Module, batch: Tensor) -> Tensor:
+        self.hoard: list[Tensor] = [*getattr(self, "hoard", []), torch.ones(50 * 2**18)][:20]
+        return super().loss(model, batch)
+
+
+class Clinging(Tiny):
+    """Hangs in a call into C that does not let go of the interpreter's lock: no signal handler of Python would run."""
+
+    def loss(self, model: nn.Module, batch: Tensor) -> Tensor:
+        ctypes.PyDLL(None).sleep(600)
+        return super().loss(model, batch)
+
+
+class Spoiling(Tiny):
+    """Hands back weights that are not numbers."""
+
+    def loss(self, model: nn.Module, batch: Tensor) -> Tensor:
+        result = super().loss(model, batch)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.fill_(math.nan)
+        return result

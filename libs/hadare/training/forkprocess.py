@@ -50,6 +50,11 @@ class ForkProcess:
         return self._spawned.result().pid
 
     @property
+    def started(self) -> int:
+        """Clock ticks since boot, which tell it from a later holder of its pid."""
+        return self._spawned.result().started
+
+    @property
     def exit(self) -> Exited | None:
         """How the process ended, or ``None`` while it lives."""
         return self._exit.result() if self._exit.done() else None

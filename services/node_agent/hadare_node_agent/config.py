@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hadare.machines.lease_state import LeaseLimits
 from hadare.runtime.service import ServiceConfig
+from hadare.training.bounds import MEMORY_PART, MOST_PROCESSES, Bounds, machine_memory
 from hadare_node_agent.devices import DeviceGroup, parse_devices
 from hadare_node_agent.gangs import parse_ports
 
@@ -30,6 +31,8 @@ class NodeAgentConfig(ServiceConfig):
     ``gang_address``: a name or IP address at which other nodes reach this one, for gangs that span nodes; without it
     only gangs within the node meet here. ``gang_ports``: ``29400-29407``, one for each device; default: free ones that
     are found at the start. Whoever reaches them can disturb a gang: a private network, or a firewall.
+    ``fork_processes`` and ``fork_memory_gb``: what a fork may have at once of both, with all that it starts; default of
+    the memory: nine tenths of the machine's, or of its container's.
     """
 
     node: str
@@ -46,6 +49,8 @@ class NodeAgentConfig(ServiceConfig):
     cpu_slots: int = 1
     cache_gb: float = 8.0
     gpu_free_gb: float = 1.0
+    fork_processes: int = MOST_PROCESSES
+    fork_memory_gb: float | None = None
     heartbeat_s: float = 1.0
     health_s: float = 10.0
     loop_patience_s: float = 15.0
@@ -60,8 +65,10 @@ class NodeAgentConfig(ServiceConfig):
             raise ValueError(f"node '{self.node}' must have lower-case letters, digits and '-', at most 63")
         if min(self.base_rate, self.heartbeat_s, self.health_s, self.cache_gb, self.transfer_patience_s) <= 0:
             raise ValueError("base_rate, heartbeat_s, health_s, cache_gb and transfer_patience_s must be above 0")
-        if min(self.threads, self.cpu_slots) < 1:
-            raise ValueError("threads and cpu_slots must be at least 1")
+        if min(self.threads, self.cpu_slots, self.fork_processes) < 1:
+            raise ValueError("threads, cpu_slots and fork_processes must be at least 1")
+        if self.fork_memory_gb is not None and self.fork_memory_gb <= 0:
+            raise ValueError("fork_memory_gb must be above 0")
         if not 0 < self.drain_s < self.stop_timeout_s:
             raise ValueError("drain_s must be above 0 and below stop_timeout_s")
         self.device_groups()
@@ -80,6 +87,10 @@ class NodeAgentConfig(ServiceConfig):
         return LeaseLimits(
             cpu_slots=self.cpu_slots, start_limit_s=self.start_limit_s, stop_grace_s=self.stop_grace_s, max_devices=1
         )
+
+    def bounds(self) -> Bounds:
+        memory = self.fork_memory_gb * 2**30 if self.fork_memory_gb else MEMORY_PART * machine_memory()
+        return Bounds(processes=self.fork_processes, memory_bytes=int(memory))
 
     def device_groups(self) -> tuple[DeviceGroup, ...] | None:
         """The emulated devices; None: discover. Raises ``ValueError``."""

@@ -90,6 +90,7 @@ def _agent(
             scratch=directory.scratch,
             workloads=workloads,
             threads=config.threads,
+            bounds=config.bounds(),
         ),
         devices,
         probe,

@@ -20,6 +20,7 @@ from hadare.model.devices import Device
 from hadare.model.errors import Broken, HadareError, Unavailable
 from hadare.model.leases import Failure, Lease, LeaseKey
 from hadare.training import protocol
+from hadare.training.bounds import Bounds, Root, excesses
 from hadare.training.forkclient import ForkProcess, ForkServer, failure_of
 from hadare.training.needs import Unmet
 from hadare.training.processes import end_fork, members
@@ -82,13 +83,18 @@ class _Fork:
 
 @dataclass(frozen=True, kw_only=True)
 class ForkSettings:
-    """``prefix`` begins every process's marker and is this agent's alone; ``scratch`` is for results being written."""
+    """``prefix`` begins every process's marker and is this agent's alone; ``scratch`` is for results being written.
+
+    ``bounds``: what each fork may take of the machine, looked at every ``watch_s``.
+    """
 
     prefix: str
     scratch: Path
     workloads: tuple[str, ...]
     threads: int = 1
     report_interval_s: float = 1.0
+    bounds: Bounds = field(default_factory=Bounds)
+    watch_s: float = 1.0
 
 
 class ForkTrainer:
@@ -123,6 +129,7 @@ class ForkTrainer:
         for module, why in server.hello.failed.items():
             log.warning("workload cannot be imported", module=module, reason=why)
         importable = set(server.hello.importable)
+        self._run(self._watch())
         return tuple(name for name in self._settings.workloads if name.partition(":")[0] in importable)
 
     def perform(self, command: ProcessCommand) -> None:
@@ -156,6 +163,21 @@ class ForkTrainer:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         return await self._server.close() if self._server is not None else True
+
+    async def _watch(self) -> None:
+        """Fails forks that take more than they may; the machine has them killed."""
+        while True:
+            await asyncio.sleep(self._settings.watch_s)
+            living = {
+                name: Root(fork.process.pid, fork.process.started, fork.marker)
+                for name, fork in self._forks.items()
+                if fork.process is not None and fork.process.exit is None and not fork.unwanted
+            }
+            if not living:
+                continue
+            for name, fault in (await asyncio.to_thread(excesses, living, self._settings.bounds)).items():
+                log.warning("a fork takes too much", process=name, reason=fault.message)
+                self._emit(ev.ProcessFailed(at=_now(), process=name, failure=fault))
 
     # --- one process --------------------------------------------------------------------------------------------
 
