@@ -10,10 +10,12 @@ import pytest
 from builders import a_job
 from builders_cluster import Cluster
 from hadare.model.jobs import Desired, JobState
+from hadare.model.rounds import OpenAnswer, OpenRequest
 from hadare.runtime.memory import MemoryHub
 from hadare.runtime.memory_stores import MemoryObjects
 from hadare.runtime.virtual import run_virtually
 from hadare.wire import subjects
+from hadare_jobtracker.service import JobTracker
 
 Story = Callable[[Cluster], Awaitable[None]]
 
@@ -58,6 +60,33 @@ def test_what_is_kept_for_the_next_version_goes_when_the_job_has_ended() -> None
         await cluster.until("job-a", lambda p: p.state.ended)
         await asyncio.sleep(1.0)
         assert cluster.averager.forgotten == ["job-a"]
+
+    live(story)
+
+
+def test_a_tracker_that_dies_with_a_question_costs_the_time_of_a_failover_and_not_of_the_question(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answer = JobTracker._on_open
+    lost: list[OpenRequest] = []
+
+    async def lose_the_second(self: JobTracker, question: OpenRequest) -> OpenAnswer:
+        if question.jobs and question.jobs[0].base_version == 1 and not lost:
+            lost.append(question)
+            await asyncio.sleep(60.0)
+        return await answer(self, question)
+
+    monkeypatch.setattr(JobTracker, "_on_open", lose_the_second)
+
+    async def story(cluster: Cluster) -> None:
+        cluster.start_control()
+        cluster.start_agent("n1", "V100")
+        await cluster.submit(a_job(total_steps=1000))
+        first = await cluster.until("job-a", lambda p: p.rounds == 1)
+        before = asyncio.get_running_loop().time()
+        await cluster.until("job-a", lambda p: p.rounds > first.rounds)
+        assert lost
+        assert asyncio.get_running_loop().time() - before < cluster.round_s + 6.0
 
     live(story)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from dataclasses import replace
+from typing import TypeVar
 
 import structlog
 
@@ -58,7 +59,11 @@ from hadare.scheduling.modes import plan_round
 from hadare.scheduling.policies import policy_of
 from hadare.scheduling.utility import utility_of
 from hadare.wire import subjects
+from hadare.wire.subjects import Endpoint
 from hadare_allocator.tracing import RoundTrace
+
+Q = TypeVar("Q")
+A = TypeVar("A")
 
 log = structlog.get_logger("hadare.allocator")
 
@@ -66,7 +71,10 @@ IDENTITY = Identity("hadare-allocator", __version__, "rounds: prices, placement,
 
 _TICK_S = 0.2
 _ASK_TIMEOUT_S = 5.0
-_CLOSE_TIMEOUT_S = 20.0
+_TRACKER_TIMEOUT_S = 20.0
+_FAILOVER_S = 4.0
+"""Within which another tracker leads, if the one that was asked has died with the question."""
+
 _LARGE = 200
 """Jobs from which on the policy runs in a thread, so that heartbeats are heard while it thinks."""
 
@@ -300,7 +308,7 @@ class Allocator:
         request = command.request
         try:
             with self._trace.step("open", jobs=len(request.jobs)):
-                answer = await self._bus.ask(subjects.OPEN_ROUND, request, timeout_s=_CLOSE_TIMEOUT_S)
+                answer = await self._ask_tracker(subjects.OPEN_ROUND, request)
         except (Unavailable, Rejected) as error:
             self._end_if_fenced(error)
             self._inbox.put_nowait(OpenFailed(at=self._now(), round=request.round, reason=str(error)))
@@ -352,7 +360,7 @@ class Allocator:
         request = command.request
         try:
             with self._trace.step("close"):
-                answer = await self._bus.ask(subjects.CLOSE_ROUND, request, timeout_s=_CLOSE_TIMEOUT_S)
+                answer = await self._ask_tracker(subjects.CLOSE_ROUND, request)
         except (Unavailable, Rejected) as error:
             self._end_if_fenced(error)
             event: RoundEvent = CloseFailed(at=self._now(), round=request.round, reason=str(error))
@@ -360,6 +368,14 @@ class Allocator:
             event = Closed(at=self._now(), answer=answer)
         if not request.only_withdrawn:  # that is asked again for as long as it is not seen to be done
             self._inbox.put_nowait(event)
+
+    async def _ask_tracker(self, endpoint: Endpoint[Q, A], question: Q) -> A:
+        """Asks a second time early: the tracker may be slow, or it may have died and a standby taken over."""
+        try:
+            return await self._bus.ask(endpoint, question, timeout_s=_FAILOVER_S)
+        except Unavailable as error:
+            log.info("the tracker is asked again", endpoint=endpoint.template, reason=str(error))
+            return await self._bus.ask(endpoint, question, timeout_s=_TRACKER_TIMEOUT_S)
 
     @staticmethod
     def _end_if_fenced(error: Unavailable | Rejected) -> None:
