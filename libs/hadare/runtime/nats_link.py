@@ -55,6 +55,7 @@ class Link:
         self._watchdog: asyncio.Task[None] | None = None
         self._complaints: dict[str, float] = {}
         self._closing = False
+        self._connection = 0
         self._stores = asyncio.Semaphore(STORES_IN_FLIGHT)
         self._asked: set[asyncio.Timeout] = set()
 
@@ -83,6 +84,7 @@ class Link:
             log.warning("bus disconnected", error=str(self.client.last_error or ""))
 
     async def on_reconnected(self) -> None:
+        self._connection += 1
         log.info("bus reconnected")
         for notify in list(self.reconnected):
             notify()
@@ -94,7 +96,10 @@ class Link:
     # Liveness
 
     def watch_over(self) -> None:
-        """Starts the watchdog that notices a client which believes to be connected and hears nothing."""
+        """Starts the watchdog that notices a client which believes to be connected and hears nothing.
+
+        A ping that was under way when a connection ended says nothing about the next one.
+        """
         self._watchdog = in_empty_context(self._watch(), "nats-watchdog")
 
     async def _watch(self) -> None:
@@ -104,11 +109,12 @@ class Link:
             if self.client.is_reconnecting or self.client.is_draining:
                 strikes = 0
                 continue
+            connection = self._connection
             try:
                 await heeded(self.client.rtt(timeout=_WATCH_EVERY_S))  # type: ignore[arg-type]  # any number works
                 strikes = 0
             except (nats.errors.Error, OSError) as error:
-                strikes += 1
+                strikes = strikes + 1 if connection == self._connection else 0
                 log.warning("no answer to a ping", strikes=strikes, error=str(error))
         self.declare_lost("the bus answers no ping although the client believes to be connected")
 
