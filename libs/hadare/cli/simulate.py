@@ -159,12 +159,18 @@ def _watching(jobs: int, quiet: bool) -> Iterator[Watch | None]:
 
 
 def _print(console: Console, found: Study) -> None:
-    columns = ("POLICY", "TTD h", "MEAN JCT h", "MEDIAN h", "P95 h", "CRU", "GRU", "DONE", "PREEMPTED", "DECISION ms")
+    columns = (
+        "POLICY", "TTD h", "×BOUND", "MEAN JCT h", "×BOUND", "MEDIAN h", "P95 h", "CRU", "GRU", "DONE", "PREEMPTED",
+        "DECISION ms",
+    )  # fmt: skip
+    over = {name: found.over_bounds(name) for name in found.metrics}
     rows = [
         (
             name,
             f"{m.ttd_s / _HOUR_S:.2f}",
+            f"{over[name].get('ttd_over_bound', 0.0):.3f}",
             f"{m.mean_jct_s / _HOUR_S:.2f}",
+            f"{over[name].get('mean_jct_over_bound', 0.0):.3f}",
             f"{m.median_jct_s / _HOUR_S:.2f}",
             f"{m.p95_jct_s / _HOUR_S:.2f}",
             f"{m.cru:.3f}",

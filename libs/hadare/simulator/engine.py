@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from math import inf
 
 from hadare.machines import prices
@@ -39,7 +39,7 @@ from hadare.model.leases import Lease
 from hadare.model.plans import GangMember, RoundPlan
 from hadare.model.rounds import CloseAnswer, OpenAnswer
 from hadare.scheduling.modes import plan_round
-from hadare.scheduling.policies import policy_of
+from hadare.scheduling.policies import Policy, policy_of
 from hadare.simulator.book import Book
 from hadare.simulator.calendar import Calendar
 from hadare.simulator.jobs import SimJob, record_of
@@ -67,6 +67,14 @@ def forks_jobs(policy: str) -> bool:
     return bool(getattr(policy_of(policy), "forks_jobs", policy in FORKING))
 
 
+def _seeded(policy: Policy, seed: int) -> Policy:
+    """A policy that draws lots (the baselines that are blind to types) draws them anew for each seed."""
+    if not is_dataclass(policy) or not any(each.name == "seed" for each in fields(policy)):
+        return policy
+    seeded: Policy = replace(policy, seed=seed)
+    return seeded
+
+
 class Simulation:
     """One policy on one trace. Use: ``run()``, once."""
 
@@ -79,7 +87,7 @@ class Simulation:
         seen: PlanSeen | None = None,
     ) -> None:
         self._settings = settings
-        self._policy = policy_of(policy)
+        self._policy = _seeded(policy_of(policy), settings.seed)
         self._forking = forks_jobs(policy)
         self._jobs = sorted(jobs, key=lambda job: (job.arrival_s, job.job_id))
         self._world = World(self._jobs, self._forking, settings)

@@ -90,7 +90,10 @@ def _page(study: Study, drawn: Mapping[str, str], trace: str) -> str:
 
 
 def _table(study: Study) -> str:
-    rows = "".join(f"<tr><th>{escape(name)}</th>{_cells(metrics)}</tr>" for name, metrics in study.metrics.items())
+    rows = "".join(
+        f"<tr><th>{escape(name)}</th>{_cells(metrics, study.over_bounds(name))}</tr>"
+        for name, metrics in study.metrics.items()
+    )
     limits = "".join(
         f"<tr class='bound'><th>{escape(name)}</th><td>{value / _HOUR_S:.2f} h</td></tr>"
         for name, value in study.bounds.items()
@@ -101,16 +104,18 @@ def _table(study: Study) -> str:
 _HEADS = "".join(
     f"<th>{head}</th>"
     for head in (
-        "TTD h", "mean JCT h", "median h", "p95 h", "p99 h", "queued h", "CRU", "GRU", "fairness ρ mean / worst",
-        "pre-empted", "moved", "lost device-h", "jobs", "decision ms",
+        "TTD h", "× bound", "mean JCT h", "× bound", "median h", "p95 h", "p99 h", "queued h", "CRU", "GRU",
+        "fairness ρ mean / worst", "pre-empted", "moved", "lost device-h", "jobs", "decision ms",
     )
 )  # fmt: skip
 
 
-def _cells(m: Metrics) -> str:
+def _cells(m: Metrics, over: Mapping[str, float]) -> str:
     cells = (
         f"{m.ttd_s / _HOUR_S:.2f}",
+        f"{over['ttd_over_bound']:.3f}" if over else "",
         f"{m.mean_jct_s / _HOUR_S:.2f}",
+        f"{over['mean_jct_over_bound']:.3f}" if over else "",
         f"{m.median_jct_s / _HOUR_S:.2f}",
         f"{m.p95_jct_s / _HOUR_S:.2f}",
         f"{m.p99_jct_s / _HOUR_S:.2f}",

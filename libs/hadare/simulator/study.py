@@ -31,11 +31,21 @@ class Study:
     metrics: Mapping[str, Metrics]
     bounds: Mapping[str, float]
 
+    def over_bounds(self, policy: str) -> dict[str, float]:
+        """How many times the bounds of forks a policy took; nothing if there are no bounds."""
+        metrics, bounds = self.metrics[policy], self.bounds
+        if not bounds:
+            return {}
+        return {
+            "ttd_over_bound": metrics.ttd_s / bounds["fluid_ttd_s"],
+            "mean_jct_over_bound": metrics.mean_jct_s / bounds["mean_jct_s"],
+        }
+
     def document(self) -> dict[str, Any]:
         """What ``hadare simulate --json`` prints."""
         flags = sorted({flag for job in self.jobs for flag in job.flags})
         return {
-            "policies": {name: asdict(metrics) for name, metrics in self.metrics.items()},
+            "policies": {name: asdict(metrics) | self.over_bounds(name) for name, metrics in self.metrics.items()},
             "bounds": dict(self.bounds),
             "jobs": len(self.jobs),
             "devices": devices_of(self.nodes),

@@ -61,6 +61,13 @@ def test_the_baselines_rounds_have_their_full_length_as_published() -> None:
     assert two_short_jobs_beside_a_long_one("gavel", early_s=1.0) == pytest.approx([100.0, 460.0])
 
 
+def test_a_seed_draws_the_lots_of_policies_that_are_blind_to_types_anew() -> None:
+    jobs = [a_sim_job(f"job-{n}", rates={"V100": 10.0, "K80": 5.0}) for n in range(2)]
+    nodes = [a_sim_node("n1", V100=4), a_sim_node("n2", K80=4)]
+    assert len({simulated(jobs, nodes, "yarn-cs", seed=seed).ended_s for seed in range(8)}) == 2
+    assert len({simulated(jobs, nodes, "hadar", seed=seed).ended_s for seed in range(3)}) == 1
+
+
 def test_no_fraction_of_a_step_is_lost_between_rounds() -> None:
     job = a_sim_job(total_steps=1000, rates={"V100": 0.31})
     assert finish_s(simulated([job], [a_sim_node()])) == pytest.approx(1000 / 0.31, abs=2 / 0.31)

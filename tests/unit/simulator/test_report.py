@@ -44,7 +44,8 @@ def test_the_page_names_policies_bounds_and_the_trace(made: Study, tmp_path: Pat
 def test_the_document_has_the_documented_keys(made: Study) -> None:
     document = made.document()
     keys = {"ttd_s", "mean_jct_s", "median_jct_s", "p95_jct_s", "cru", "gru", "jobs_done", "preemptions"}
-    assert keys | {"decision_ms_median"} <= set(document["policies"]["hadare"])
+    ratios = {"ttd_over_bound", "mean_jct_over_bound"}
+    assert keys | ratios | {"decision_ms_median"} <= set(document["policies"]["hadare"])
     assert {"fluid_ttd_s", "fluid_ttd_gangs_s", "mean_jct_s"} <= set(document["bounds"])
 
 
