@@ -13,7 +13,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -59,6 +59,10 @@ _MEMORY_SIGNS = (_HOST_ALLOCATOR, "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_AL
 
 class BadBase(Exception):
     """The version that the agent named cannot be loaded."""
+
+
+class Unsaved(Exception):
+    """What was trained cannot be written: the node's disk is full, say."""
 
 
 def run(request: Spawn, line: socket.socket, output: int) -> NoReturn:
@@ -131,6 +135,8 @@ def _kind_of(error: BaseException) -> FailureKind:
         return "gang"
     if isinstance(error, ImportError):
         return "import"
+    if isinstance(error, Unsaved):
+        return "upload"
     return "fetch" if isinstance(error, BadBase | WeightsError) else "exception"
 
 
@@ -162,8 +168,18 @@ def _init(worker: Worker, command: Init) -> Done:
     out = Path(command.out)
     if command.start:
         start_model(Path(command.start), worker.model)
-    written = worker.save(out)
+    with _saving(out):
+        written = worker.save(out)
     return Done(out=command.out, sha256=written.sha256, bytes=written.bytes)
+
+
+@contextlib.contextmanager
+def _saving(out: Path) -> Iterator[None]:
+    """A disk that will not take the result is no fault of the job."""
+    try:
+        yield
+    except OSError as error:
+        raise Unsaved(f"{out.name} cannot be written: {error}") from error
 
 
 def _train(worker: Worker, command: Train, channel: Channel) -> Done:
@@ -178,9 +194,11 @@ def _train(worker: Worker, command: Train, channel: Channel) -> Done:
     channel.send(Progress(phase="handing_back", steps=trained.steps, steps_per_s=trained.steps_per_s))
     check_finite(worker.model)
     meta = FileMeta(base=command.base_sha256, user={"steps": trained.steps})
-    written = worker.save(Path(command.out), meta, _artifacts())
-    if command.bf16:
-        written = pack(Path(command.out), Path(command.base)).written
+    artifacts = _artifacts()
+    with _saving(Path(command.out)):
+        written = worker.save(Path(command.out), meta, artifacts)
+        if command.bf16:
+            written = pack(Path(command.out), Path(command.base)).written
     phases.end("save")
     return _done(trained, command.out, written.sha256, written.bytes, phases.ms)
 

@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
+from torch import nn
 
-from hadare.training.forkchild import BadBase, failure_of
+from full_disks import no_file_over
+from hadare.training.forkchild import BadBase, Unsaved, _saving, failure_of
 from hadare.training.task import missing_data
 from hadare.training.tensorfile import WeightsError
 from hadare.training.trainer import NotFinite
+from hadare.training.weights import save_state
 
 
 def raised(error: BaseException) -> BaseException:
@@ -27,6 +32,8 @@ def raised(error: BaseException) -> BaseException:
         (WeightsError("the file's tensors are not the model's"), "fetch", False),
         (ModuleNotFoundError("No module named 'x'"), "import", True),
         (BadBase("cannot load v3"), "fetch", False),
+        (Unsaved("p1-1.safetensors cannot be written: No space left on device"), "upload", False),
+        (OSError(28, "No space left on device"), "exception", False),
         (missing_data("no csv"), "missing_data", True),
     ],
 )
@@ -46,6 +53,16 @@ def test_an_exception_means_something_to_the_job(error: BaseException, kind: str
 )
 def test_too_little_memory_on_a_device_is_a_fault_of_its_type(error: BaseException, of_type: bool) -> None:
     assert failure_of(raised(error)).type_specific is of_type
+
+
+def test_a_disk_that_does_not_take_the_result_is_no_fault_of_the_job(tmp_path: Path) -> None:
+    out = tmp_path / "p1-1.safetensors"
+    with (
+        no_file_over(10),
+        pytest.raises(Unsaved, match=r"p1-1.safetensors cannot be written: .*File too large"),
+        _saving(out),
+    ):
+        save_state(out, nn.Linear(2, 2), None)
 
 
 def test_a_failing_allocation_of_torch_is_recognised() -> None:
