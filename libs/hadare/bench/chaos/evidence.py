@@ -25,7 +25,8 @@ from hadare.wire import subjects
 
 KEEP_VERSIONS = 3
 _UPLOAD_DIED_S = 60.0
-_TEMPORARY = ("scratch/*", "results/*", "weights/*.part", "code/*.part")
+_TEMPORARY = ("scratch/*", "results/*")
+"""Parts of weights that were being fetched are no leftovers: the next transfer goes on with them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
