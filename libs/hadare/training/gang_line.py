@@ -103,13 +103,21 @@ class Line:
         self.gone = not data
         self.heard = time.monotonic()
         self._rest += data
-        while len(self._rest) >= MESSAGE.size:
-            word = Word(*MESSAGE.unpack_from(self._rest))
-            self._rest = self._rest[MESSAGE.size :]
+        while (word := self._first()) is not None:
             yield word
+
+    def _first(self) -> Word | None:
+        """The first message of those that have come in whole."""
+        if len(self._rest) < MESSAGE.size:
+            return None
+        word = Word(*MESSAGE.unpack_from(self._rest))
+        self._rest = self._rest[MESSAGE.size :]
+        return word
 
     def next(self, until: float) -> Word | None:
         """Waits for one message; ``None`` if the line ends or the time is over."""
+        if (word := self._first()) is not None:  # several may come at once
+            return word
         with selectors.DefaultSelector() as selector:
             selector.register(self.socket, selectors.EVENT_READ)
             while not self.gone and (left := until - time.monotonic()) > 0:

@@ -25,7 +25,7 @@ from hadare.training.granted import Revoked
 _POLL_S = 0.1
 _RETRY_S = 0.05
 _LATER_S = 2.0
-# Whoever connects and says nothing sensible is one of these; more are turned away.
+# Whoever connects and says nothing sensible is one of these; of more, the oldest is turned away.
 _STRANGERS = 64
 _HELLO = struct.Struct("!4s32sI?")
 _MAGIC = b"HGG1"
@@ -173,13 +173,15 @@ class _Host:
         assert isinstance(ready, socket.socket)
         if ready in self._strangers:
             self._ask(selector, ready)
-        else:
+        elif ready.fileno() >= 0:  # else it was turned away a moment ago
             self._watch(ready)
 
     def _receive(self, selector: selectors.BaseSelector, caller: socket.socket) -> None:
         if len(self._strangers) >= _STRANGERS:
-            caller.close()
-            return
+            oldest = next(iter(self._strangers))
+            selector.unregister(oldest)
+            del self._strangers[oldest]
+            oldest.close()
         caller.setblocking(False)
         self._strangers[caller] = b""
         selector.register(caller, selectors.EVENT_READ)
