@@ -17,6 +17,7 @@ from hadare.cli.forking import consolidate, quality
 from hadare.cli.framework import json_option, pass_session
 from hadare.cli.gang import gang
 from hadare.cli.paper import paper
+from hadare.cli.recover import recover
 from hadare.cli.session import Session
 from hadare.cli.start import start
 from hadare.cli.transfer import transfer
@@ -41,6 +42,7 @@ bench.add_command(gang)
 bench.add_command(start)
 bench.add_command(transfer)
 bench.add_command(throughput)
+bench.add_command(recover)
 
 
 @bench.command()

@@ -11,6 +11,7 @@ import structlog
 
 from hadare import __version__
 from hadare.machines.job_book import TrackerSettings
+from hadare.machines.ledger import is_final
 from hadare.machines.tracker import TrackerMachine
 from hadare.machines.tracker_events import (
     AnswerClose,
@@ -326,8 +327,11 @@ class JobTracker:
 
 
 def _newest_manifests(progress: JobProgress) -> list[str]:
-    """The newest version's, and where a version may be under way, one that a predecessor stored before it ended."""
-    under_way = progress.open is not None or progress.version < 0
+    """The newest version's, and where the next may be under way, one that a predecessor stored before it ended.
+
+    No version is made of a round of which a fork is still expected: in mid-round, that spares half of the reads.
+    """
+    under_way = is_final(progress.open) if progress.open is not None else progress.version < 0
     versions = [progress.version, *([progress.version + 1] if under_way else [])]
     return [f"{progress.job_id}.{version}" for version in versions if version >= 0]
 
