@@ -9,6 +9,7 @@ from pathlib import Path
 from hadare.local.directory import LocalCluster
 from hadare.local.processes import Program
 from hadare.local.spec import Emulation, NodeSpec
+from hadare.model.errors import Rejected
 from hadare.runtime.embedded import EmbeddedNats
 
 CONTROL_SERVICES = ("gateway", "pricing", "allocator", "jobtracker")
@@ -22,6 +23,7 @@ PASSED_ON = (
 """What an operator may set for all programs of a local cluster; the rest of its environment is its own."""
 
 _AGENTS_STAGE, _SERVICES_STAGE, _BUS_STAGE = 0, 1, 2
+_MOST_REPLICAS = 8
 _AGENT_GRACE_S = 25.0
 """Longer than an agent's own time limit, within which its forks hand back what they have."""
 
@@ -43,6 +45,7 @@ def programs(cluster: LocalCluster, directory: Path) -> list[Program]:
         "TMPDIR": str(directory / "tmp"),
     }
     (directory / "tmp").mkdir(parents=True, exist_ok=True)
+    replicas = _replicas()
     own = {
         "allocator": {"HADARE_ROUND_S": str(cluster.round_s), "HADARE_POLICY": cluster.policy},
         "jobtracker": {"HADARE_WORK_DIR": str(directory / "tracker")},
@@ -50,6 +53,7 @@ def programs(cluster: LocalCluster, directory: Path) -> list[Program]:
     return [
         _bus(cluster, directory),
         *(_service(name, common | own.get(name, {})) for name in CONTROL_SERVICES),
+        *(_replica(name, number, common | own[name]) for name in own for number in range(2, replicas + 1)),
         *(_agent(node, cluster.spec.emulation, directory, common) for node in cluster.spec.nodes),
     ]
 
@@ -62,6 +66,23 @@ def _bus(cluster: LocalCluster, directory: Path) -> Program:
 def _service(name: str, env: dict[str, str]) -> Program:
     env = {"HADARE_INSTANCE": f"{name}-local"} | env
     return Program(name=name, command=(sys.executable, "-m", f"hadare_{name}"), env=env, stage=_SERVICES_STAGE)
+
+
+def _replica(name: str, number: int, env: dict[str, str]) -> Program:
+    """A standby: it takes over when the one that leads falls silent. Each has a name and a folder of its own."""
+    instance = f"{name}-{number}"
+    env = {"HADARE_INSTANCE": instance} | env
+    if "HADARE_WORK_DIR" in env:
+        env["HADARE_WORK_DIR"] += f"-{number}"
+    return Program(name=instance, command=(sys.executable, "-m", f"hadare_{name}"), env=env, stage=_SERVICES_STAGE)
+
+
+def _replicas() -> int:
+    """Allocators and trackers, each. Raises ``Rejected`` (400)."""
+    text = os.environ.get("HADARE_REPLICAS", "1")
+    if not text.isdigit() or not 1 <= int(text) <= _MOST_REPLICAS:
+        raise Rejected(400, f"HADARE_REPLICAS='{text}': 1 to {_MOST_REPLICAS} allocators and trackers can run")
+    return int(text)
 
 
 def _agent(node: NodeSpec, emulation: Emulation, directory: Path, common: dict[str, str]) -> Program:

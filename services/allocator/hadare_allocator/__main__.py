@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from importlib.metadata import entry_points
 
 from hadare.machines.cluster import Costs
@@ -29,7 +30,7 @@ async def main(backplane: Backplane, config: AllocatorConfig) -> None:
         costs=Costs(restart_s=config.restart_s, transfer_bytes_s=config.transfer_mb_s * 1e6),
     )
     times = NodeTimes(suspect_s=config.suspect_s, lost_s=config.lost_s)
-    await Allocator(backplane, settings, config.instance or "allocator", times).run()
+    await Allocator(backplane, settings, config.instance or f"allocator-{socket.gethostname()}", times).run()
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 
 from hadare.machines.job_book import TrackerSettings
 from hadare.runtime.bus import Backplane
@@ -23,7 +24,7 @@ async def main(backplane: Backplane, config: JobTrackerConfig) -> None:
     )
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(averager.warm_up())
-        await JobTracker(backplane, averager, settings, config.instance or "jobtracker").run()
+        await JobTracker(backplane, averager, settings, config.instance or f"jobtracker-{socket.gethostname()}").run()
 
 
 if __name__ == "__main__":

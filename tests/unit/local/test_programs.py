@@ -6,6 +6,7 @@ from hadare.local.directory import LocalCluster
 from hadare.local.processes import Program
 from hadare.local.programs import programs
 from hadare.local.spec import cluster_from
+from hadare.model.errors import Rejected
 from hadare.runtime import config
 from hadare_allocator.config import AllocatorConfig
 from hadare_jobtracker.config import JobTrackerConfig
@@ -75,3 +76,22 @@ def test_settings_of_an_operator_reach_every_program_that_has_them(
     assert started["a"]["HADARE_WEIGHTS_URL"] == started["gateway"]["HADARE_WEIGHTS_URL"] == "file:///shared/hadare"
     assert config.load(AllocatorConfig, started["allocator"]).keep_rounds == 7
     assert started["a"]["HADARE_NATS_URL"] == "nats://127.0.0.1:4321"
+
+
+def test_allocator_and_tracker_can_have_standbys_with_names_and_folders_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HADARE_REPLICAS", "2")
+    found = {p.name: p for p in programs(LocalCluster(port=4321, spec=SPEC), tmp_path)}
+    assert {"allocator-2", "jobtracker-2"} <= found.keys()
+    trackers = [config.load(JobTrackerConfig, found[name].env) for name in ("jobtracker", "jobtracker-2")]
+    assert len({tracker.work_dir for tracker in trackers}) == len({tracker.instance for tracker in trackers}) == 2
+
+
+@pytest.mark.parametrize("text", ["0", "many", "100"])
+def test_a_number_of_replicas_that_makes_no_sense_is_refused(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HADARE_REPLICAS", text)
+    with pytest.raises(Rejected, match="HADARE_REPLICAS"):
+        programs(LocalCluster(port=4321, spec=SPEC), tmp_path)
