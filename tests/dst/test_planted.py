@@ -9,16 +9,19 @@ import pytest
 
 from builders_dst import RealServices
 from hadare.dst.adversary import Adversary
-from hadare.dst.scenario import Fault, Kind, Scenario, draw
+from hadare.dst.scenario import Fault, Kind, Scenario, SimJob, draw
 from hadare.dst.shrink import shrink
 from hadare.dst.world import Verdict, simulate
 from hadare.machines import ledger
 from hadare.machines.job import Job
 from hadare.machines.job_guard import Choice, Guard
+from hadare.machines.job_ranks import Ranks
+from hadare.machines.lease_devices import Devices
 from hadare.machines.lease_orders import Fences
+from hadare.machines.round_grants import Grants
 from hadare.machines.tracker import TrackerMachine
 from hadare.machines.tracker_events import AnswerResult, ResultArrived, TrackerCommand, TrackerEvent
-from hadare.model.leases import Lease
+from hadare.model.leases import ForkResult, Lease, ResultAnswer
 from hadare.runtime.memory import Parcel
 
 pytestmark = pytest.mark.timeout(300)
@@ -113,3 +116,23 @@ def test_a_run_that_breaks_no_law_is_not_shrunk() -> None:
     verdict = run(draw(1, 2))
     assert verdict.violations == ()
     assert shrink(verdict, run) is verdict
+
+
+def test_a_rank_whose_steps_are_counted_beside_its_first_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def take(self: Ranks, result: ForkResult) -> tuple[str, list[TrackerCommand]]:
+        return "", []
+
+    def refuse(self: TrackerMachine, event: ResultArrived, why: str) -> list[TrackerCommand]:
+        return [AnswerResult(token=event.token, answer=ResultAnswer(counted=not why, reason=why))]
+
+    monkeypatch.setattr(Ranks, "take", take)
+    monkeypatch.setattr(TrackerMachine, "_refuse", refuse)
+    first_caught("a gang's steps are counted once", [draw(seed, 0) for seed in range(1, 20)])
+
+
+def test_a_gang_that_goes_on_waiting_for_a_rank_that_was_refused_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Devices, "fault", lambda self, lease: "it is not fit" if lease.key.rank == 1 else "")
+    monkeypatch.setattr(Grants, "to_end", lambda self: [])
+    job = SimJob(job_id="job-gang", at=4.0, steps=4000, gang=3, mode="gang")
+    nodes = {"n1": ("V100",), "n2": ("P100",), "n3": ("K80",)}
+    first_caught("a gang ends as one", [Scenario(seed=1, nodes=nodes, jobs=(job,), faults=(), round_s=60.0)])

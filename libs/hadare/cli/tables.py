@@ -91,6 +91,7 @@ def of_job(job: api.JobStatus) -> Table:
         ("steps/s", _pairs(job.throughput)),
         ("fork gain", _truth(job.truth)),
         ("cannot run on", _barred({**job.excluded, **job.excluded_types})),
+        ("mode", job.decision.mode if job.decision else ""),
         ("forks", "\n".join(_fork(fork) for fork in job.forks)),
         ("trace", job.trace_id),
         ("error", job.error.rstrip()),

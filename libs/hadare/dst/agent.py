@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from hadare.dst.gangs import SimGangs
 from hadare.dst.plane import SimPlane
 from hadare.dst.trainer import SimTrainer
 from hadare.machines import lease_commands as do
@@ -34,6 +35,8 @@ class Watcher(Protocol):
 
     def lease_accepted(self, node: str, incarnation: str, lease: Lease) -> None: ...
 
+    def lease_refused(self, lease: Lease) -> None: ...
+
     def is_broken(self, lease: Lease) -> bool: ...
 
     def work_began(self, agent: SimAgent, work: do.Assign) -> None: ...
@@ -52,13 +55,17 @@ class Disk:
 class SimAgent:
     """One incarnation of the agent of a node."""
 
-    def __init__(self, plane: SimPlane, devices: tuple[Device, ...], incarnation: str, disk: Disk, eye: Watcher):
+    def __init__(
+        self, plane: SimPlane, devices: tuple[Device, ...], incarnation: str, disk: Disk, eye: Watcher, gangs: SimGangs
+    ):
         self.plane = plane
         self.node = plane.name
         self.incarnation = incarnation
         self.disk = disk
         self.machine = LeaseMachine(self.node, devices, LIMITS)
-        self.trainer = SimTrainer(self.feed, self._began, lambda lease: disk.poisoned > 0 or eye.is_broken(lease))
+        self.trainer = SimTrainer(
+            self.feed, self._began, lambda lease: disk.poisoned > 0 or eye.is_broken(lease), gangs, self.node
+        )
         self.events = 0
         self._eye = eye
         self._questions = Questions()
@@ -123,6 +130,8 @@ class SimAgent:
         )
         if answer.accepted and not answer.reason:  # with a reason: it is known, and nothing new begins
             self._eye.lease_accepted(self.node, self.incarnation, lease)
+        if not answer.accepted:
+            self._eye.lease_refused(lease)
         return replace(answer, incarnation=self.incarnation)
 
     async def _on_revoke(self, revoke: Revoke) -> Revoked:

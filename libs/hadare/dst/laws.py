@@ -6,7 +6,7 @@ and at what was answered, never into a service.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -14,7 +14,8 @@ import msgspec
 
 from hadare.dst import records
 from hadare.dst.agent import SimAgent
-from hadare.dst.scenario import GUARD
+from hadare.dst.gangs import SimGangs, gang_name
+from hadare.dst.scenario import CONTROL, GUARD, Fault, Kind
 from hadare.dst.weights import ForkWeights, VersionWeights, unpack
 from hadare.forking.outer import AVERAGE, choose
 from hadare.machines import lease_commands as do
@@ -26,6 +27,12 @@ from hadare.model.rounds import NodeLeases, RoundHead
 T = TypeVar("T")
 
 Order = tuple[int, int]
+
+
+GANG_END_S = 18.0
+"""A node that says nothing is lost after 12 s, and the others' ranks have a few seconds to end."""
+
+_HARMLESS = frozenset({Kind.FORK_CRASH, Kind.DEVICE_FAULT, Kind.DRAIN, Kind.PAUSE, Kind.CANCEL})
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +67,7 @@ class Laws:
         self._fences: dict[tuple[str, str, str], int] = {}
         self._acknowledged: dict[str, ForkResult] = {}
         self._counted: dict[tuple[str, int, int], int] = {}
+        self.gangs = SimGangs()
 
     def broken(self, law: str, detail: str) -> None:
         self.violations.append(Violation(self._now(), law, detail))
@@ -186,6 +194,22 @@ class Laws:
             self.broken("an old leader's lease is refused", f"{node} took {lease.key} of {lease.epoch} after {newest}")
         self._fences[node, incarnation, issuer] = max(newest, lease.epoch)
 
+    def lease_refused(self, lease: Lease) -> None:
+        if lease.gang is not None:
+            self.gangs.broken.setdefault(gang_name(lease), self._now())
+
+    def judge_gangs(self, agents: Sequence[SimAgent], faults: Iterable[Fault]) -> None:
+        """No device works for a gang that has lost a rank long since, unless a fault may have kept the order away."""
+        now = self._now()
+        if any(_is_near(fault, now) and not _is_harmless(fault) for fault in faults):
+            return
+        for agent in agents:
+            for fork in agent.trainer.forks.values():
+                lease = fork.work.lease if fork.work is not None and not agent.plane.frozen else None
+                lost_at = self.gangs.broken.get(gang_name(lease), now) if lease is not None and lease.gang else now
+                if lease is not None and now - lost_at > GANG_END_S:
+                    self.broken("a gang ends as one", f"{agent.node} is at {lease.key}, which lost a rank at {lost_at}")
+
     def is_broken(self, lease: Lease) -> bool:
         """Whether the job's own code fails here, as it does everywhere."""
         return lease.kind == "train" and lease.key.job_id in self.broken_jobs
@@ -216,6 +240,8 @@ class Laws:
 
     def result_answered(self, result: ForkResult, *, counted: bool, reason: str) -> None:
         self._note(f"{result.key} of {result.node}: {'counted' if counted else reason}")
+        if counted and result.key.rank > 0:
+            self.broken("a gang's steps are counted once", f"{result.key} is counted beside its rank 0")
         if not counted or result.kind != "train" or result.object is None or result.failure is not None:
             return
         self._acknowledged[str(result.key)] = result
@@ -247,6 +273,15 @@ class Laws:
             self.broken("every version is readable", f"not there: {lost}")
         if left := sorted(self._weights.keys() - wanted):
             self.broken("nothing is left behind", f"objects of no use: {left}")
+
+
+def _is_near(fault: Fault, now: float) -> bool:
+    return fault.at <= now <= fault.at + fault.for_s + GANG_END_S
+
+
+def _is_harmless(fault: Fault) -> bool:
+    """Whether it leaves the control plane and its messages alone."""
+    return fault.kind in _HARMLESS or (fault.kind is Kind.KILL and fault.who not in CONTROL)
 
 
 def _decode(data: bytes, kind: type[T]) -> T:

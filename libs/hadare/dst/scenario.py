@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from random import Random
+from typing import Literal
 
 from hadare.model.jobs import ConsolidationSpec, Desired, GuardSpec, JobRecord, JobSpec, Until
 from hadare.scheduling.devices import relative_speed
@@ -19,6 +20,7 @@ ROUNDS = 12
 """Rounds of work that a scenario's jobs bring, were nothing to fail."""
 JOBS = 5
 FAULTS = 12
+MODES: tuple[Literal["forks", "gang", "auto"], ...] = ("forks", "forks", "gang", "auto")
 TYPES = ("V100", "P100", "T4", "K80")
 _BROKEN_JOB = 0.15
 CONTROL = ("pricing", "tracker", "allocator")
@@ -86,6 +88,8 @@ class SimJob:
     until: float = 0.0
     guard: bool = False
     broken: bool = False
+    gang: int = 1
+    mode: Literal["forks", "gang", "auto"] = "forks"
 
     def record(self, desired: Desired = Desired.RUN) -> JobRecord:
         spec = JobSpec(
@@ -93,6 +97,8 @@ class SimJob:
             total_steps=self.steps,
             batch_size=32,
             max_forks=self.max_forks,
+            gang=self.gang,
+            mode=self.mode,
             priority=self.priority,
             until=Until(metric="progress", at_least=self.until) if self.until else None,
             consolidation=ConsolidationSpec(guard=GUARD if self.guard else None),
@@ -117,6 +123,8 @@ class Scenario:
     faults: tuple[Fault, ...]
     replicas: int = 1
     """Allocators and trackers of which one leads, each."""
+    policy: str = "hadare"
+    round_s: float = ROUND_S
 
     def with_faults(self, faults: tuple[Fault, ...]) -> Scenario:
         return replace(self, faults=faults)
@@ -143,12 +151,14 @@ def draw(seed: int, faults: int = FAULTS) -> Scenario:
     struck = tuple(_fault(random, nodes, jobs, end_s) for _ in range(faults))
     replicas = random.choice((1, 2, 2, 3))
     ordered = tuple(sorted(struck, key=lambda fault: fault.at))
-    return Scenario(seed=seed, nodes=nodes, jobs=jobs, faults=ordered, replicas=replicas)
+    policy = random.choice(("hadare", "hadare", "hadar"))
+    return Scenario(seed=seed, nodes=nodes, jobs=jobs, faults=ordered, replicas=replicas, policy=policy)
 
 
 def _jobs(random: Random, work: float) -> tuple[SimJob, ...]:
     weights = [random.uniform(0.4, 1.6) for _ in range(JOBS)]
     guards = Random(f"guards {work}")  # of its own: what else is drawn stays as it was
+    gangs = Random(f"gangs {work}")
     return tuple(
         SimJob(
             job_id=f"job-{number}",
@@ -158,6 +168,8 @@ def _jobs(random: Random, work: float) -> tuple[SimJob, ...]:
             priority=random.choice((1.0, 1.0, 4.0)),
             until=random.choice((0.0, 0.0, 0.0, 0.7)),
             guard=guards.random() < 1 / 3,
+            gang=gangs.choice((1, 1, 2, 3)),
+            mode=gangs.choice(MODES),
         )
         for number, weight in enumerate(weights, start=1)
     )

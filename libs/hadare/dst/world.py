@@ -7,13 +7,14 @@ import hashlib
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import structlog
 
 from hadare.dst.adversary import Adversary
 from hadare.dst.agent import Disk, SimAgent
+from hadare.dst.gangs import SimGangs
 from hadare.dst.laws import Laws, Violation
 from hadare.dst.plane import SimPlane
 from hadare.dst.scenario import CONTROL, ROUND_S, Fault, Kind, Scenario
@@ -111,6 +112,8 @@ class World:
         self._processes: dict[str, _Process] = {}
         self._disks = {node: Disk() for node in self.scenario.nodes}
         self._background: set[asyncio.Task[Any]] = set()
+        self._gangs = SimGangs()
+        self._laws.gangs = self._gangs
         self._starts = 0
         self._agent_events = 0
         for name in self._lasting():
@@ -138,6 +141,7 @@ class World:
             if _now() >= limit:
                 self._blame_the_stuck()
                 break
+            self._laws.judge_gangs(self._agents(), self.scenario.faults)
             self._changed.clear()
             try:
                 async with asyncio.timeout_at(max(_now() + 1.0, min(limit, calm_at + 0.1))):
@@ -147,8 +151,10 @@ class World:
         if self._laws.violations:
             return
         await asyncio.sleep(REST_S)
-        agents = [process.agent for process in self._processes.values() if process.agent is not None]
-        self._laws.judge_end(agents, KEEP_VERSIONS)
+        self._laws.judge_end(self._agents(), KEEP_VERSIONS)
+
+    def _agents(self) -> list[SimAgent]:
+        return [process.agent for process in self._processes.values() if process.agent is not None]
 
     def _all_ended(self) -> bool:
         progress = self._laws.progress
@@ -187,13 +193,16 @@ class World:
                 Device(index=index, type=kind_of, memory_gb=16.0, emulated=True)
                 for index, kind_of in enumerate(self.scenario.nodes[kind])
             )
-            agent = SimAgent(plane, devices, f"i{self._starts}", self._disks[kind], self._laws)
+            agent = SimAgent(plane, devices, f"i{self._starts}", self._disks[kind], self._laws, self._gangs)
             return agent, agent.run()
         if kind == "pricing":
             return None, _whole(self.control.pricing(plane))
         if kind == "tracker":
             return None, _whole(self.control.tracker(plane, SimAverager(plane.objects(WEIGHTS)), TRACKER, name))
-        return None, _whole(self.control.allocator(plane, ROUNDS, name, TIMES))
+        return None, _whole(self.control.allocator(plane, self._rounds(), name, TIMES))
+
+    def _rounds(self) -> RoundSettings:
+        return replace(ROUNDS, policy=self.scenario.policy, round_s=self.scenario.round_s)
 
     def _ended(self, name: str, task: asyncio.Task[None]) -> None:
         """A process that ends by itself is started again, unless it was one too many; a bug is a violation."""
@@ -253,6 +262,8 @@ class World:
                 await self._users.cancel(fault)
             case _:
                 self._adversary.begin(fault)
+                if fault.kind is Kind.PARTITION:
+                    self._gangs.cut(fault.who)
                 await asyncio.sleep(fault.for_s)
                 self._adversary.end(fault)
 

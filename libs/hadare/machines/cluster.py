@@ -197,7 +197,9 @@ class ClusterView:
             placed=placed,
             restart_cost_s=self._costs.restart_s,
             consolidation_cost_s=self._costs.consolidation_s(progress),
-            fork_gain=self._fork_gain(spec, progress, rates) if spec.fork_gain == "measured" else (),
+            fork_gain=self._fork_gain(spec, progress, rates)
+            if spec.mode == "auto" or spec.fork_gain == "measured"
+            else (),
         )
 
     def _fork_gain(
@@ -252,7 +254,9 @@ class ClusterView:
 
 
 def _is_alone(spec: JobSpec, progress: JobProgress | None) -> bool:
-    """Whether the job does not fork yet."""
+    """Whether the job does not fork yet; one that trains as a gang never does."""
+    if spec.mode == "gang":
+        return False
     if progress is None:
         return spec.fork_after != 0
     return not progress.bent if spec.fork_after == "auto" else progress.rounds < spec.fork_after
