@@ -298,11 +298,13 @@ async def test_an_endless_print_is_bounded_and_does_not_stop_the_fork(server: Fo
     assert sum(map(len, fork.output)) < 2_000_000
 
 
-async def test_killing_a_fork_ends_what_it_started_too(server: ForkServer) -> None:
-    fork = await start(server, hostile("LeavesProcesses"))
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize(("task", "processes"), [("LeavesProcesses", 3), ("LoadsInWorkers", 2), ("RunsTorchrun", 3)])
+async def test_killing_a_fork_ends_what_it_started_too(server: ForkServer, task: str, processes: int) -> None:
+    fork = await start(server, hostile(task))
     await fork.until(Ready)
     left = [int(pid) for line in fork.output if line.startswith("left") for pid in line.split()[1:]]
-    assert len(left) == 3
+    assert len(left) == processes
     assert await fork.process.kill()
     assert all((found := read_process(pid)) is None or found.state in "ZX" for pid in left)
 

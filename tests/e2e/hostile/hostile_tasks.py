@@ -6,12 +6,15 @@ import math
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NoReturn
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from hadare.training.task import Task
 
@@ -101,6 +104,39 @@ class LeavesProcesses(Plain):
         program = subprocess.Popen(["sleep", "3600"])
         daemon = subprocess.Popen(["sleep", "3600"], start_new_session=True)
         print("left", program.pid, daemon.pid, _orphan())
+        return super().build_model()
+
+
+class LoadsInWorkers(Plain):
+    """Reads its data in two worker processes of a DataLoader; prints their pids."""
+
+    def build_model(self) -> nn.Module:
+        self._loader = iter(DataLoader(list(range(64)), batch_size=1, num_workers=2, persistent_workers=True))
+        next(self._loader)
+        print("left", *(worker.pid for worker in self._loader._workers))
+        return super().build_model()
+
+
+_RANK = """
+import os, sys, time
+open(os.path.join(sys.argv[1], os.environ["RANK"] + ".part"), "w").write(str(os.getpid()))
+os.rename(os.path.join(sys.argv[1], os.environ["RANK"] + ".part"), os.path.join(sys.argv[1], os.environ["RANK"]))
+time.sleep(3600)
+"""
+
+
+class RunsTorchrun(Plain):
+    """Starts torchrun with two ranks, each of which torchrun puts into a session of its own; prints all pids."""
+
+    def build_model(self) -> nn.Module:
+        folder = Path(tempfile.mkdtemp())
+        script = folder / "rank.py"
+        script.write_text(_RANK)
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+        launcher = subprocess.Popen([*command, str(script), str(folder)])
+        while not all((folder / rank).exists() for rank in "01"):
+            time.sleep(0.05)
+        print("left", launcher.pid, *((folder / rank).read_text() for rank in "01"))
         return super().build_model()
 
 
