@@ -234,8 +234,11 @@ class JobRound:
     def _lose(self, opened: OpenRound, why: str) -> list[TrackerCommand]:
         book, progress = self.book, self.book.progress
         self.ranks.closed(opened, lost=True)
+        # Nobody knows whether there will be another round for it: until then it waits, with the allocator's reason.
+        state = JobState.WAITING if progress.state is JobState.RUNNING else progress.state
         commands = [
             *book.change(
+                state=state,
                 lost_rounds=progress.lost_rounds + 1,
                 rounds=progress.rounds + 1,
                 round_steps=0,

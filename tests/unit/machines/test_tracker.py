@@ -478,4 +478,4 @@ def test_a_killed_fork_costs_its_round_and_nothing_else(ready: World) -> None:
     for number in (1, 2, 3, 4):
         ready.open(round_number=number)
         ready.result(a_result(round=number, steps=0, object=None, failure=failure, reason="failed"))
-    assert (ready.progress.state, ready.progress.lost_rounds) == (JobState.RUNNING, 4)
+    assert (ready.progress.state, ready.progress.lost_rounds) == (JobState.WAITING, 4)

@@ -78,7 +78,7 @@ def test_running_out_of_memory_on_every_type_neither_fails_the_job_nor_costs_it_
     for number, kind in enumerate(("K80", "T4", "P100", "V100"), start=1):
         world.open(number, kind)
         world.fail(number, 0, kind, TOO_SMALL)
-    assert (world.progress.state, world.progress.failures, world.progress.lost_rounds) == (JobState.RUNNING, 0, 4)
+    assert (world.progress.state, world.progress.failures, world.progress.lost_rounds) == (JobState.WAITING, 0, 4)
     assert set(world.progress.excluded_types) == {"K80", "T4", "P100", "V100"}
 
 

@@ -153,7 +153,7 @@ def test_a_job_without_progress_does_not_go_unnoticed(world: World) -> None:
     stalled = [note.event.data["rounds"] for note in notes if note.event.what == "stalled"]
     assert stalled == [5, 10]
     assert world.progress.reason.startswith("11 rounds in a row brought nothing, the last one was 11: n2: no result")
-    assert world.progress.state is JobState.RUNNING
+    assert world.progress.state is JobState.WAITING
 
 
 def test_a_job_whose_processes_are_killed_in_every_round_is_given_up_with_the_reason(world: World) -> None:
