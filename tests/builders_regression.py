@@ -19,7 +19,7 @@ from hadare.simulator.traces import read_trace
 RANGES_FILE = Path(__file__).parent / "regression" / "ranges.toml"
 SEEDS = (0, 1, 2)
 CASES = ("static_480:40", "poisson_120:20", "synthetic")
-KEPT = ("hadare", "gavel")
+KEPT = ("hadare", "hadar", "gavel")
 
 
 @lru_cache(maxsize=8)

@@ -13,6 +13,8 @@ from hadare.simulator.settings import Settings
 from hadare.simulator.study import prepare, study
 from hadare.simulator.traces import read_trace
 
+pytestmark = pytest.mark.timeout(300)
+"""Whole runs: seconds each on an idle machine, minutes beside other work."""
 RANGES = tomllib.loads(RANGES_FILE.read_text())
 TRACES = ("static_480:40", "poisson_120:20")
 
@@ -26,10 +28,11 @@ def test_figures_stay_in_their_ranges(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", TRACES)
-def test_forks_finish_before_gangs_and_fairness_before_first_come(case: str) -> None:
+def test_forks_finish_before_gangs_mixed_gangs_before_pure_ones_and_fairness_before_first_come(case: str) -> None:
     metrics = run_of(case).metrics
-    assert metrics["hadare"].ttd_s < metrics["gavel"].ttd_s
-    assert metrics["hadare"].mean_jct_s < metrics["gavel"].mean_jct_s < metrics["yarn-cs"].mean_jct_s
+    assert metrics["hadare"].ttd_s < metrics["hadar"].ttd_s <= metrics["gavel"].ttd_s * 1.001
+    in_order = [metrics[name].mean_jct_s for name in ("hadare", "hadar", "gavel", "yarn-cs")]
+    assert in_order == sorted(in_order)
     assert metrics["hadare"].cru > metrics["gavel"].cru
 
 
@@ -42,8 +45,8 @@ def test_nobody_beats_the_bounds_and_everybody_finishes_everything(case: str) ->
         assert metrics.mean_jct_s >= 0.999 * run.bounds["mean_jct_s"]
 
 
-@pytest.mark.parametrize("policy", ["gavel", "yarn-cs"])
-def test_gangs_of_one_type_do_not_beat_the_bounds_of_gangs(policy: str) -> None:
+@pytest.mark.parametrize("policy", ["hadar", "gavel", "yarn-cs"])
+def test_gangs_do_not_beat_the_bounds_of_gangs(policy: str) -> None:
     run = run_of("static_480:40")
     assert run.metrics[policy].ttd_s >= 0.999 * run.bounds["fluid_ttd_gangs_s"]
     assert run.metrics[policy].mean_jct_s >= 0.999 * run.bounds["mean_jct_gangs_s"]
