@@ -61,6 +61,8 @@ class PretendAgent:
         self.answers: list[tuple[str, bool, str]] = []
         self.running: dict[str, asyncio.Task[None]] = {}
         self.beats = True
+        self.revoked: list[str] = []
+        self.refuses = ""
 
     async def run(self) -> None:
         await self.backplane.table(subjects.NODES).put(self.node, self.inventory)
@@ -81,12 +83,16 @@ class PretendAgent:
 
     async def _grant(self, lease: Lease) -> LeaseAnswer:
         self.leases.append(lease)
+        if self.refuses and lease.kind == "train":
+            return LeaseAnswer(accepted=False, reason=self.refuses, incarnation=self.inventory.incarnation)
         if str(lease.key) not in self.running:
             self.running[str(lease.key)] = asyncio.create_task(self._work(lease))
         return LeaseAnswer(accepted=True, incarnation=self.inventory.incarnation)
 
     async def _revoke(self, revoke: Revoke) -> Revoked:
         ended = [name for name in self.running if name.startswith(f"{revoke.job_id}.")]
+        ended = [name for name in ended if not revoke.leases or name in revoke.leases]
+        self.revoked += [*revoke.leases]
         for name in ended:
             self.running.pop(name).cancel()
         return Revoked(ended=tuple(ended))
@@ -119,13 +125,16 @@ class PretendAgent:
         if lease.kind == "evaluate":
             return replace(result, evaluation=evaluation)
         rate = BASE_RATE * relative_speed(lease.device_type)
+        pace = rate
+        if lease.gang is not None:  # its share is as large as it is fast: the whole gang is as much faster
+            rate *= sum(lease.gang.shares) / lease.gang.shares[lease.gang.rank]
         seconds = min(lease.duration_s, lease.quota / rate)
         await asyncio.sleep(seconds)
         return replace(
             result,
             steps=min(lease.quota, round(rate * seconds)),
-            object=an_object(str(lease.key)),
-            throughput=rate,
+            object=an_object(str(lease.key)) if lease.key.rank == 0 else None,
+            throughput=pace,
             trained_s=seconds,
             evaluation=evaluation if lease.evaluate_base else None,
             reason="clock",

@@ -364,3 +364,56 @@ def test_prices_are_stored_for_every_cell_and_rise_with_what_is_taken() -> None:
         assert cells["n1", "V100"].price(1) > cells["n1", "V100"].price(0)
 
     live(story)
+
+
+def test_a_gang_over_nodes_trains_under_hadar_and_its_steps_are_those_of_its_first_rank() -> None:
+    async def story(cluster: Cluster) -> None:
+        cluster.start_pricing()
+        cluster.start_tracker()
+        cluster.start_allocator("hadar")
+        for node, kind in FIVE[:3]:
+            cluster.start_agent(node, kind)
+        await cluster.submit(a_job(total_steps=900, gang=3))
+        done = await cluster.until("job-a", lambda p: p.state.ended)
+        assert done.state is JobState.COMPLETED
+        leases = [x for agent in cluster.agents.values() for x in agent.leases if x.kind == "train"]
+        assert {lease.key.rank for lease in leases} == {0, 1, 2}
+        assert {sum(lease.gang.shares) for lease in leases if lease.gang} == {3 * 32}
+        assert set(done.throughput) == {kind for _, kind in FIVE[:3]}
+        versions = await cluster.hub.connect("user").table(subjects.VERSIONS).entries()
+        assert sum(parent.steps for entry in versions for parent in entry.record.parents) == done.steps
+
+    live(story)
+
+
+def test_a_rank_that_is_refused_ends_the_others_long_before_their_leases_end() -> None:
+    async def story(cluster: Cluster) -> None:
+        cluster.round_s = 300.0
+        cluster.start_control()
+        agents = [cluster.start_agent(node, kind) for node, kind in FIVE[:2]]
+        agents[1].refuses = "its device is not fit"
+        await cluster.submit(a_job(total_steps=100_000, mode="gang"))
+        lost = await cluster.until("job-a", lambda p: p.lost_rounds == 1)
+        assert f"rank 1 on {agents[1].node}" in lost.reason
+        assert "not fit" in lost.reason
+        assert agents[0].revoked
+        agents[1].refuses = ""
+        after = await cluster.until("job-a", lambda p: p.open is not None and p.open.round > lost.closed_round)
+        assert asyncio.get_running_loop().time() < 60.0, after
+
+    live(story)
+
+
+def test_a_job_that_trains_as_one_gang_has_one_fork_of_all_its_devices() -> None:
+    async def story(cluster: Cluster) -> None:
+        cluster.start_control()
+        for node, kind in FIVE:
+            cluster.start_agent(node, kind)
+        await cluster.submit(a_job(total_steps=1500, mode="gang"))
+        opened = await cluster.until("job-a", lambda p: p.open is not None)
+        assert opened.open is not None
+        (entry,) = opened.open.forks
+        assert (entry.ranks, len(entry.others)) == (5, 4)
+        assert (await cluster.until("job-a", lambda p: p.state.ended)).state is JobState.COMPLETED
+
+    live(story)

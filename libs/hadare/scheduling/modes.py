@@ -90,11 +90,16 @@ def fork_gain(job: JobView, rates: Sequence[float]) -> tuple[float, bool]:
 
 
 def exchange_s(job: JobView, ranks: int, span: GangSpan) -> tuple[float, bool]:
-    """Seconds of one exchange of gradients, and whether it was measured. Estimate: a ring, each byte sent twice."""
+    """Seconds of one exchange of gradients, and whether it was measured."""
     if span in job.exchange_s:
         return job.exchange_s[span], True
+    return ring_s(job.weights_bytes, ranks, span), False
+
+
+def ring_s(weights_bytes: int, ranks: int, span: GangSpan) -> float:
+    """Seconds of an exchange that goes round in a ring, over links as ``LINKS`` has them."""
     bytes_s, message_s = LINKS[span]
-    return 2.0 * (ranks - 1) / ranks * job.weights_bytes / bytes_s + 2.0 * (ranks - 1) * message_s, False
+    return 2.0 * (ranks - 1) / ranks * weights_bytes / bytes_s + 2.0 * (ranks - 1) * message_s
 
 
 def lockstep(job: JobView, forks: Sequence[ForkPlan]) -> Lockstep | str:

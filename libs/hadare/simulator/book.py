@@ -17,7 +17,6 @@ from hadare.simulator.settings import Settings
 from hadare.simulator.world import Brought, World
 
 _ORACLE_COUNT = 10**6
-_WEIGHTS = ObjectRef(name="simulated", sha256="0" * 64, bytes=1)
 
 
 class Book:
@@ -42,7 +41,7 @@ class Book:
             state=JobState.WAITING,
             total_steps=job.total_steps,
             version=0,
-            weights=_WEIGHTS,
+            weights=ObjectRef(name="simulated", sha256="0" * 64, bytes=job.model_bytes),
             throughput=known,
         )
         self._progress[job.job_id] = progress

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from hadare.model.jobs import Constraints, JobRecord, JobSpec
 from hadare.scheduling.throughput import GFLOP_KEY
 
-WORKLOAD = "simulated.workloads:{kind}"
+WORKLOAD = "simulated.workloads:Of_{kind}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +51,7 @@ class SimJob:
     restart_s: float = 0.0
     priority: float = 1.0
     deadline_s: float | None = None
+    mode: Literal["forks", "gang", "auto"] = "forks"
     flags: tuple[str, ...] = ()
 
     def rates(self, forking: bool) -> Mapping[str, float]:
@@ -66,6 +68,7 @@ def record_of(job: SimJob, forking: bool) -> JobRecord:
         total_steps=job.total_steps,
         batch_size=max(1, job.batch_size),
         gang=job.gang,
+        mode=job.mode,
         priority=job.priority,
         deadline=job.deadline_s,
         constraints=Constraints(types=tuple(sorted(job.rates(forking)))),

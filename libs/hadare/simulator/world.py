@@ -7,7 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import floor, inf
 
+from hadare.model.jobs import GangSpan
 from hadare.model.plans import ForkPlan
+from hadare.scheduling.batches import slowest_s
+from hadare.scheduling.modes import ring_s
 from hadare.simulator.jobs import SimJob
 from hadare.simulator.settings import Costs, Settings
 
@@ -62,10 +65,23 @@ class World:
     def rate(self, plan: ForkPlan) -> float:
         """Steps/s of a fork: its ranks' batches are sized to their speed, so a gang is as fast as they are together."""
         rates = self._rates[plan.job_id]
+        if plan.batch_shares:
+            return self._lockstep_rate(plan, rates)
         total = 0.0
         for member in plan.gang:
             total += member.count * rates.get(member.type, 0.0)
         return total * self.spread_factor(plan)
+
+    def _lockstep_rate(self, plan: ForkPlan, rates: Mapping[str, float]) -> float:
+        """Of a gang that was made of a job's forks: it exchanges gradients over links as they are assumed to be."""
+        job = self.jobs[plan.job_id]
+        x = [rates.get(member.type, 0.0) for member in plan.gang for _ in range(member.count)]
+        if min(x) <= 0:
+            return 0.0
+        span: GangSpan = "packed" if len({member.node for member in plan.gang}) == 1 else "spread"
+        batch = max(1, job.batch_size)
+        update_s = slowest_s(plan.batch_shares, x, batch) + ring_s(job.model_bytes, len(x), span)
+        return sum(plan.batch_shares) / batch / update_s
 
     def spread_factor(self, plan: ForkPlan) -> float:
         """What is left of a gang's rate because it spans nodes."""

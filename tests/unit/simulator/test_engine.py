@@ -26,6 +26,15 @@ def test_a_gang_is_as_fast_as_its_ranks_together() -> None:
     assert finish_s(outcome) == pytest.approx(36_000 / 25.0, abs=1.0)
 
 
+def test_a_job_in_mode_gang_runs_in_lockstep_on_all_its_devices_and_pays_for_the_exchange() -> None:
+    plans: list[RoundPlan] = []
+    job = a_sim_job(total_steps=14_000, mode="gang")
+    outcome = simulated([job], [a_sim_node("n1", V100=1), a_sim_node("n2", P100=1)], seen=plans.append)
+    update_s = 22 / (10.0 * 32) + 2 * 5e-4  # 22 and 10 of 32 samples; a ring of two, and nothing to send
+    assert finish_s(outcome) == pytest.approx(14_000 * update_s, abs=1.0)
+    assert [fork.batch_shares for fork in plans[0].forks] == [(22, 10)]
+
+
 def test_a_job_that_arrives_within_a_round_waits_for_the_next() -> None:
     jobs = [a_sim_job(), a_sim_job("job-b", 3600, arrival_s=100.0)]
     outcome = simulated(jobs, [a_sim_node("n1", V100=1), a_sim_node("n2", V100=1)])
