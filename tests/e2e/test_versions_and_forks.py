@@ -83,7 +83,7 @@ def test_a_job_is_told_what_forking_was_worth_to_it(cluster: LocalCluster) -> No
 def test_old_versions_lose_their_weights_and_new_ones_can_be_listed_fetched_compared_and_exported(
     cluster: LocalCluster,
 ) -> None:
-    job = done(cluster, "kept", 1800)
+    job = done(cluster, "kept", 1800, consolidation={"ema_half_life": "round"})
     newest = job["version"]
     assert newest >= 4
     listed = cluster.json("weights", "list", "kept")["versions"]
