@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -96,3 +97,14 @@ async def test_a_job_in_mode_auto_says_what_was_chosen_and_by_which_numbers(
     assert first["chosen"] in ("gang", "forks")
     assert "to exchange gradients" in first["why"]
     assert "a gain of" in first["why"]
+
+
+def test_under_hadar_a_job_gets_its_gang_over_nodes_and_types_and_does_exactly_its_steps(tmp_path: Path) -> None:
+    clusters = local_cluster(tmp_path)
+    hadar = next(clusters)
+    hadar.up("--cluster", "1x1:V100,1x2:K80", "--round", "4", "--policy", "hadar")
+    job = hadar.json("submit", hadar.write_job({**digits("three", 601), "gang": 3}), "--wait")
+    assert (job["state"], job["steps"], job["lost_rounds"]) == ("completed", 601, 0)
+    assert job["updates"] < 601 / 2  # three steps an update, but for the last
+    assert set(job["throughput"]) == {"V100", "K80"}
+    assert next(clusters, None) is None
