@@ -43,18 +43,29 @@ def collect(folder: Path) -> tuple[dict[str, Tensor], list[str]]:
     room = MOST_BYTES
     for path in sorted(_files(folder)) if folder.is_dir() else []:
         name = path.relative_to(folder).as_posix()
-        size = path.stat().st_size
         if not is_name(name):
             left_out.append(f"{name[:80]!r}: not a name that can be kept")
         elif len(found) >= MOST_FILES:
             left_out.append(f"{name}: more than {MOST_FILES} files")
-        elif size > room:
-            left_out.append(f"{name}: more than {MOST_BYTES // 2**20} MiB together")
         else:
-            content = path.read_bytes()[:size]
-            found[ARTIFACT_PREFIX + name] = torch.frombuffer(bytearray(content), dtype=torch.uint8).clone()
-            room -= size
+            try:
+                content = _content(path, room + 1)
+            except OSError as error:
+                left_out.append(f"{name}: {error.strerror}")
+                continue
+            if len(content) > room:
+                left_out.append(f"{name}: more than {MOST_BYTES // 2**20} MiB together")
+            elif content:
+                found[ARTIFACT_PREFIX + name] = torch.frombuffer(content, dtype=torch.uint8).clone()
+                room -= len(content)
     return found, left_out
+
+
+def _content(path: Path, most: int) -> bytearray:
+    """Its first bytes as they are now: a thread of the task may still write to it, or have deleted it. Raises
+    ``OSError``."""
+    with path.open("rb") as file:
+        return bytearray(file.read(most))
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -62,7 +73,7 @@ def _files(folder: Path) -> Iterator[Path]:
         folders.sort()
         for name in names:
             path = Path(where, name)
-            if path.is_file() and not path.is_symlink() and path.stat().st_size:
+            if path.is_file() and not path.is_symlink():
                 yield path
 
 
@@ -75,10 +86,12 @@ def is_name(name: str) -> bool:
 
 class Artifacts:
     """The files of a version that is being made: of each name, that of the fork with most steps that wrote it; else the
-    base's. Of the base's files those go that no longer fit, the last by name first."""
+    base's. Of the base's files those go that no longer fit, the last by name first. Where one has a file and another a
+    folder of the same name, the name is whose it would be if both were files."""
 
     def __init__(self, start: Source, forks: Sequence[Source]) -> None:
         self._owners: dict[str, Reader] = {}
+        self._folders: set[str] = set()
         self.specs: dict[str, TensorSpec] = {}
         self._room = MOST_BYTES
         for source in [*sorted(forks, key=lambda fork: (-fork.steps, fork.fork)), start]:
@@ -90,11 +103,19 @@ class Artifacts:
         return self._owners[name].flat(name)
 
     def _take(self, name: str, spec: TensorSpec, owner: Reader) -> None:
-        known = name in self.specs or not is_name(name.removeprefix(ARTIFACT_PREFIX)) or spec.dtype != "U8"
-        if not known and len(self.specs) < MOST_FILES and spec.bytes <= self._room:
+        folders = _folders_of(name)
+        known = name in self.specs or name in self._folders or not folders.isdisjoint(self.specs)
+        sound = is_name(name.removeprefix(ARTIFACT_PREFIX)) and spec.dtype == "U8"
+        if sound and not known and len(self.specs) < MOST_FILES and spec.bytes <= self._room:
             self.specs[name] = spec
             self._owners[name] = owner
+            self._folders |= folders
             self._room -= spec.bytes
+
+
+def _folders_of(name: str) -> set[str]:
+    """Names that must not be files, so that this one can be written."""
+    return {str(parent) for parent in PurePosixPath(name).parents}
 
 
 def listed(version: Path) -> dict[str, int]:
@@ -105,12 +126,16 @@ def listed(version: Path) -> dict[str, int]:
 
 
 def extract(version: Path, folder: Path) -> dict[str, int]:
-    """Writes the files of a version into a folder. Raises ``WeightsError`` if a name would lead out of it."""
+    """Writes the files of a version into a folder. Raises ``WeightsError`` if a name would lead out of it, or if a file
+    cannot be written."""
     reader, found = Reader(version), listed(version)
     if odd := [name for name in found if not is_name(name)]:
         raise WeightsError(f"{odd[0][:80]!r} is not a name of a file that can be written")
     for name in found:
         place = folder / name
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(reader.flat(ARTIFACT_PREFIX + name).numpy().tobytes())
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(reader.flat(ARTIFACT_PREFIX + name).numpy().tobytes())
+        except OSError as error:
+            raise WeightsError(f"{place} cannot be written: {error.strerror}") from error
     return found

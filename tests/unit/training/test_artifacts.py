@@ -67,6 +67,47 @@ def test_files_of_the_version_before_stay_until_they_are_written_again(tmp_path:
     assert contents(second, tmp_path / "out") == {"old": b"1", "both": b"22"}
 
 
+@pytest.mark.parametrize(
+    ("fast", "slow", "kept"),
+    [
+        ({"plots": b"1"}, {"plots/a/b": b"2", "c": b"3"}, {"plots": b"1", "c": b"3"}),
+        ({"plots/a/b": b"2"}, {"plots": b"1", "plots.txt": b"3"}, {"plots/a/b": b"2", "plots.txt": b"3"}),
+    ],
+)
+def test_a_file_of_one_fork_and_a_folder_of_another_do_not_share_a_name(
+    tmp_path: Path, fast: dict[str, bytes], slow: dict[str, bytes], kept: dict[str, bytes]
+) -> None:
+    version = version_of(tmp_path, a_result(tmp_path / "v0", {}), (3, slow), (7, fast))
+    assert contents(version, tmp_path / "out") == kept
+
+
+def test_a_file_may_become_a_folder_in_a_later_version(tmp_path: Path) -> None:
+    first = version_of(tmp_path, a_result(tmp_path / "v0", {}), (1, {"plots": b"1"}))
+    second = version_of(tmp_path, first, (1, {"plots/a": b"2"}))
+    assert contents(second, tmp_path / "out") == {"plots/a": b"2"}
+
+
+def test_a_place_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
+    version = a_result(tmp_path / "v0", {"plots/a": b"1"})
+    folder_with(tmp_path / "out", {"plots": b"1"})
+    with pytest.raises(WeightsError, match="plots/a cannot be written: "):
+        extract(version, tmp_path / "out")
+
+
+def test_a_file_that_goes_away_meanwhile_is_left_out_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = folder_with(tmp_path / "files", {"a": b"1", "b": b"2"})
+    look = module._files
+
+    def look_and_lose(folder: Path) -> list[Path]:
+        paths = list(look(folder))
+        (folder / "a").unlink()
+        (folder / "b").write_bytes(b"")
+        return paths
+
+    monkeypatch.setattr(module, "_files", look_and_lose)
+    assert collect(folder) == ({}, ["a: No such file or directory"])
+
+
 def test_what_is_too_much_is_left_out_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_BYTES", 10)
     monkeypatch.setattr(module, "MOST_FILES", 2)
