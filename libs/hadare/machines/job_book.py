@@ -26,7 +26,8 @@ class TrackerSettings:
     ``keep_versions``: how many versions keep their weights; older ones keep their manifest only. ``sweep_s``: how
     often the weights store is searched for what nobody needs. ``stalled_rounds``: rounds in a row without progress
     after which, and after each as many more, the job's history says so. ``guard_s``: how long the evaluation of a
-    guard's candidates may keep a job from its next round.
+    guard's candidates may keep a job from its next round. ``hear_s``: how long a tracker that takes over waits for
+    results that nobody heard before it closes a round; agents tell them again sooner.
     """
 
     epoch: int = 1
@@ -38,6 +39,7 @@ class TrackerSettings:
     sweep_s: float = 300.0
     stalled_rounds: int = 5
     guard_s: float = 15.0
+    hear_s: float = 4.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,7 @@ class LeaseLimits:
     killed: saving a large model takes its time. ``hand_back_s`` runs from the moment a fork says that it hands back,
     ``revoke_grace_s`` from a revocation. A warm process that has waited ``idle_rounds`` lease durations is ended.
     ``max_devices``: of one process; a gang has a lease, and so a process, for each rank.
+    ``retry_max_s`` is shorter than a tracker that takes over hears out (``TrackerSettings.hear_s``).
     ``farewell_s`` is how long an agent that stops goes on delivering once everything has stopped.
     """
 
@@ -73,7 +74,7 @@ class LeaseLimits:
     idle_rounds: float = 2.0
     report_every_s: float = 1.0
     retry_s: float = 0.5
-    retry_max_s: float = 10.0
+    retry_max_s: float = 2.0
     max_devices: int = 1024
     max_open: int = 1024
     max_kept: int = 1024

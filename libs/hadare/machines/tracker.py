@@ -36,6 +36,7 @@ from hadare.machines.tracker_events import (
     TrackerCommand,
     TrackerEvent,
 )
+from hadare.machines.tracker_hearing import Hearing
 from hadare.machines.tracker_sweep import Sweep
 from hadare.model.devices import NodeInventory, NodeState
 from hadare.model.jobs import Desired, JobProgress, JobRecord, JobState, OpenRound, VersionManifest
@@ -56,6 +57,7 @@ class TrackerMachine:
         self._nodes: dict[str, NodeSeen] = {}
         self._newest_epoch = 0
         self._sweep = Sweep(settings.sweep_s)
+        self._hearing = Hearing()
 
     def recover(
         self,
@@ -90,6 +92,7 @@ class TrackerMachine:
             opened = job.book.progress.open
             if opened is not None:
                 self._newest_epoch = max(self._newest_epoch, opened.epoch)
+        self._hearing.begin((job.book.progress for job in self._jobs.values()), at + self._settings.hear_s)
         return orphans
 
     def progress_of(self, job_id: str) -> JobProgress | None:
@@ -98,6 +101,12 @@ class TrackerMachine:
 
     def handle(self, event: TrackerEvent) -> list[TrackerCommand]:
         """The only door."""
+        commands = self._react(event)
+        for asked in self._hearing.ripe(event.at):
+            commands += self._close(asked)
+        return commands
+
+    def _react(self, event: TrackerEvent) -> list[TrackerCommand]:
         match event:
             case JobChanged():
                 return self._job_changed(event)
@@ -203,6 +212,8 @@ class TrackerMachine:
         if request.epoch < self._newest_epoch:
             stale = f"epoch {request.epoch} is over, the newest is {self._newest_epoch}"
             return [RefuseQuestion(token=event.token, message=stale)]
+        if self._hearing.holds(event, [job.book.progress for _, job in self._open_jobs(request.round)]):
+            return []
         commands: list[TrackerCommand] = []
         missing: list[str] = []
         if not request.only_withdrawn:

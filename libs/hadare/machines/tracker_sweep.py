@@ -56,10 +56,11 @@ def _is_useless(name: str, jobs: Mapping[str, Job]) -> bool:
 def _is_useless_version(job: Job, version: int) -> bool:
     """A version that was made and never published, or another form of one that was; or an old one.
 
-    Of a job that had ended when the tracker started, the manifests are not known: its kept versions all stay.
+    Of a job that had ended when the tracker started, the manifests are not known: its kept versions all stay, but of
+    the newest, whose weights the job's progress names, only those.
     """
     book = job.book
     if version > book.progress.version:
         return book.progress.state.ended
     oldest_kept = book.progress.version - book.settings.keep_versions + 1
-    return version < oldest_kept or version in book.manifests
+    return version < oldest_kept or version in book.manifests or version == book.progress.version

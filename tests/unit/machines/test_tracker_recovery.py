@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import pytest
 
 from builders import a_job, a_node, a_result, an_entry, an_object, some_progress
 from hadare.machines.job_book import TrackerSettings
+from hadare.machines.lease_state import LeaseLimits
 from hadare.machines.tracker import TrackerMachine
 from hadare.machines.tracker_events import (
+    AnswerClose,
     CloseAsked,
     Consolidate,
     DeleteObjects,
@@ -28,7 +31,7 @@ from hadare.machines.tracker_events import (
 from hadare.model.devices import NodeState
 from hadare.model.jobs import JobProgress, JobState, LedgerEntry, Trial
 from hadare.model.leases import Failure, LeaseKey
-from hadare.model.rounds import CloseRequest, JobOpening, OpenRequest
+from hadare.model.rounds import CloseAnswer, CloseRequest, JobOpening, OpenRequest
 
 C = TypeVar("C")
 
@@ -229,3 +232,59 @@ def test_after_a_restart_a_job_that_one_node_failed_is_not_given_up_before_the_o
     progress = machine.progress_of("job-a")
     assert progress is not None
     assert not progress.state.ended
+
+
+def successor_of(world: World, at: float) -> World:
+    """A tracker that takes over from what was stored."""
+    world.machine = TrackerMachine(TrackerSettings(epoch=2, hear_s=4.0))
+    world.machine.recover([a_job(total_steps=300)], [world.progress], [], at, [a_node("n1"), a_node("n2")])
+    world.at = at
+    return world
+
+
+def closed(commands: list[TrackerCommand]) -> list[CloseAnswer]:
+    return [command.answer for command in commands if isinstance(command, AnswerClose)]
+
+
+def test_a_tracker_that_takes_over_hears_the_forks_out_before_it_closes_their_round(world: World) -> None:
+    world.open(an_entry(0, "n1"), an_entry(1, "n2"))
+    successor = successor_of(world, at=100.0)
+    assert closed(successor.close()) == []
+    assert closed(successor.send(ResultArrived(at=101.0, result=a_result(fork=0), token=4))) == []
+    commands = successor.send(ResultArrived(at=102.0, result=a_result(fork=1, node="n2"), token=5))
+    (answer,) = closed(commands)
+    assert (answer.missing, successor.outcomes()) == ((), ["received", "received"])
+
+
+def test_a_tracker_that_takes_over_does_not_wait_for_ever(world: World) -> None:
+    world.open(an_entry(0, "n1"), an_entry(1, "n2"))
+    successor = successor_of(world, at=100.0)
+    successor.send(ResultArrived(at=100.5, result=a_result(fork=0), token=4))
+    successor.close()
+    assert closed(successor.send(Ticked(at=103.9))) == []
+    (answer,) = closed(successor.send(Ticked(at=104.0)))
+    assert answer.missing == ("job-a.1",)
+
+
+def test_a_tracker_that_takes_over_does_not_wait_for_forks_that_were_withdrawn(world: World) -> None:
+    world.open(an_entry(0, "n1"))
+    successor = successor_of(world, at=100.0)
+    assert closed(successor.close(withdrawn={"job-a.1.0.0": "n1 is lost"}))
+
+
+def test_a_tracker_waits_for_no_fork_of_a_round_that_it_has_opened_itself(world: World) -> None:
+    successor = successor_of(world, at=100.0)
+    successor.open(an_entry(0, "n1"))
+    assert closed(successor.close())[0].missing == ("job-a.0",)
+
+
+def test_agents_tell_again_in_time_to_be_heard_by_a_tracker_that_takes_over() -> None:
+    assert LeaseLimits().retry_max_s < TrackerSettings().hear_s
+
+
+def test_of_an_ended_job_only_the_newest_versions_own_weights_stay_after_a_restart(world: World) -> None:
+    assert world.progress.weights is not None
+    world.progress = replace(world.progress, state=JobState.FAILED)
+    successor = successor_of(world, at=100.0)
+    names = (world.progress.weights.name, f"job-a.0.0.2.init.{'1' * 64}")
+    assert (successor.sweep(*names), successor.sweep(*names)) == ((), names[1:])
