@@ -99,14 +99,13 @@ def test_a_node_that_joins_lowers_neither_the_optimum_nor_the_value_of_the_plan(
 @given(clusters(), queues(5))
 def test_a_plan_that_is_kept_is_worth_no_less_on_a_larger_cluster(nodes: list[NodeView], jobs: list[JobView]) -> None:
     """What ran before stays a candidate: with its places kept, the next plan is worth at least as much."""
-    assume(jobs[0].utility != "finish_time_fairness")
     book = curves_for(nodes, 1e-6, 1e-2)
     before = a_snapshot(jobs, nodes[:-1], curves_for(nodes[:-1], 1e-6, 1e-2), now_s=20_000.0)
     plan, _ = Hadar().plan(before, {})
-    value = Yardstick(before).value(plan)
     there = {fork.job_id: (fork.gang,) for fork in plan.forks}
     kept = [replace(job, placed=there.get(job.job_id, ())) for job in jobs]
     after = a_snapshot(kept, nodes, book, now_s=20_000.0)
+    value = Yardstick(after).value(plan)  # some utilities look at the whole cluster, so the old plan's is another now
     assert Yardstick(after).value(Hadar().plan(after, {})[0]) >= value - 1e-6 * abs(value)
 
 
