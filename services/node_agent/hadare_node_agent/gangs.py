@@ -24,8 +24,25 @@ def parse_ports(text: str) -> tuple[int, ...]:
     return tuple(ports)
 
 
-def free_ports(count: int) -> tuple[int, ...]:
-    """Ports that nobody listens at now. Another program may take one before a gang does; that gang then fails."""
-    with ExitStack() as held:
-        doors = [held.enter_context(socket.create_server(("", 0))) for _ in range(count)]
-        return tuple(door.getsockname()[1] for door in doors)
+def reserve(held: ExitStack, port: int = 0) -> int:
+    """Keeps a port free, or any free one, until ``held`` is closed. Raises ``OSError`` if another program has it.
+
+    It is bound but not listened at, so that rank 0 of a gang may listen there, while whoever asks the system for any
+    port, or calls out from any, gets another one.
+    """
+    door = held.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+    door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # else no rank could listen there
+    door.bind(("", port))
+    found: int = door.getsockname()[1]
+    return found
+
+
+def taken(held: ExitStack, ports: tuple[int, ...]) -> tuple[int, ...]:
+    """Reserves these, and returns those that another program has: no gang can meet there as long as it does."""
+    others = []
+    for port in ports:
+        try:
+            reserve(held, port)
+        except OSError:
+            others.append(port)
+    return tuple(others)

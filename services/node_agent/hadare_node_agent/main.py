@@ -7,6 +7,7 @@ import os
 import secrets
 import socket
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 
 import structlog
@@ -20,7 +21,7 @@ from hadare.wire.subjects import CODE, WEIGHTS
 from hadare_node_agent.code import CodeCache
 from hadare_node_agent.config import NodeAgentConfig
 from hadare_node_agent.devices import Emulation, Probe, find_probe
-from hadare_node_agent.gangs import free_ports
+from hadare_node_agent.gangs import reserve, taken
 from hadare_node_agent.heartbeat import HeartThread
 from hadare_node_agent.leftovers import WorkDirectory
 from hadare_node_agent.place import Place
@@ -34,13 +35,13 @@ log = structlog.get_logger("hadare.node_agent")
 
 async def main(backplane: Backplane, config: NodeAgentConfig) -> None:
     """Runs the agent; on cancellation its forks hand back what they have, and it ends."""
-    with WorkDirectory(config.directory(), config.node) as directory:
+    with WorkDirectory(config.directory(), config.node) as directory, ExitStack() as doors:
         leftovers = await asyncio.to_thread(directory.clear)
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         probe = await find_probe(config.device_groups(), config.gpu_free_gb, visible)
         devices, stuck = _offered(await probe.devices(), leftovers)
         log.info("devices", found=[f"{device.index}:{device.type}" for device in devices], stuck=leftovers)
-        agent = _agent(backplane, config, directory, probe, devices, stuck)
+        agent = _agent(backplane, config, directory, probe, devices, stuck, _gang_ports(config, devices, doors))
         await _live(agent, config.drain_s)
 
 
@@ -67,11 +68,13 @@ def _offered(found: tuple[Device, ...], leftovers: list[str]) -> tuple[tuple[Dev
     )
 
 
-def _gang_ports(config: NodeAgentConfig, devices: tuple[Device, ...]) -> tuple[int, ...]:
+def _gang_ports(config: NodeAgentConfig, devices: tuple[Device, ...], doors: ExitStack) -> tuple[int, ...]:
     configured = config.ports()
+    if others := taken(doors, configured):
+        log.warning("gangs cannot meet at ports that another program has", ports=others)
     if configured and len(configured) < len(devices):
         log.warning("gangs cannot begin on every device", devices=len(devices), gang_ports=config.gang_ports)
-    return configured or free_ports(len(devices))
+    return configured or tuple(reserve(doors) for _ in devices)
 
 
 def _agent(
@@ -81,6 +84,7 @@ def _agent(
     probe: Probe,
     devices: tuple[Device, ...],
     stuck: Mapping[int, str],
+    gang_ports: tuple[int, ...],
 ) -> NodeAgent:
     incarnation = secrets.token_hex(6)
     workloads = (*(BUILTIN if config.builtin_workloads else ()), *config.workload_names())
@@ -121,7 +125,7 @@ def _agent(
         host=socket.gethostname(),
         version=hadare.__version__,
         gang_address=config.gang_address,
-        gang_ports=_gang_ports(config, devices),
+        gang_ports=gang_ports,
     )
     adapters = Adapters(
         backplane=backplane,

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import socket
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from hadare.runtime.config import BadConfig, load
+from hadare.training.gang_meeting import listen
 from hadare_node_agent.config import NodeAgentConfig
 from hadare_node_agent.devices import DeviceGroup, parse_devices
-from hadare_node_agent.gangs import free_ports
+from hadare_node_agent.gangs import reserve, taken
 
 
 def config(**fields: str) -> NodeAgentConfig:
@@ -77,6 +80,25 @@ def test_gangs_meet_at_the_ports_that_are_named() -> None:
 
 def test_ports_that_are_not_named_are_found_one_a_device() -> None:
     assert config().ports() == ()
-    found = free_ports(5)
+    with ExitStack() as held:
+        found = [reserve(held) for _ in range(5)]
     assert len(set(found)) == 5
     assert all(1024 <= port <= 65535 for port in found)
+
+
+def test_nobody_else_gets_a_port_that_is_kept_for_gangs_but_a_gang_does() -> None:
+    with ExitStack() as held:
+        port = reserve(held)
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", port))
+        for host in ("127.0.0.1", "node-1"):
+            with listen(host, port) as door, socket.create_connection(("127.0.0.1", port)):
+                door.accept()[0].close()
+
+
+def test_ports_that_another_program_has_are_named() -> None:
+    with socket.create_server(("", 0)) as other, ExitStack() as held:
+        with ExitStack() as briefly:
+            free = reserve(briefly)
+        port = other.getsockname()[1]
+        assert taken(held, (port, free)) == (port,)
