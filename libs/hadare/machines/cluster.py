@@ -200,6 +200,7 @@ class ClusterView:
             fork_gain=self._fork_gain(spec, progress, rates)
             if spec.mode == "auto" or spec.fork_gain == "measured"
             else (),
+            barren=progress.barren if progress else 0,
         )
 
     def _fork_gain(

@@ -78,7 +78,7 @@ class JobView:
     ``excluded`` maps a node to the reason why the job cannot run there, ``excluded_types`` a device type;
     ``unready`` says why the job cannot be placed at all in this round (paused, no model yet, …). ``fork_gain``
     holds g(1), g(2), … relative to the best fork alone; empty means the paper's Σx/max x. ``exchange_s``: how long
-    an exchange of gradients takes, where it was measured.
+    an exchange of gradients takes, where it was measured. ``barren``: rounds in a row that brought nothing.
     """
 
     job_id: JobId
@@ -107,6 +107,7 @@ class JobView:
     restart_cost_s: Seconds = 0.0
     consolidation_cost_s: Seconds = 0.0
     fork_gain: tuple[float, ...] = ()
+    barren: Count = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,6 +31,10 @@ LINKS: dict[GangSpan, tuple[float, float]] = {"packed": (1e9, 2e-4), "spread": (
 HYSTERESIS = 0.1
 """A job in mode auto changes over only for what is better by more than that: each change costs restarts."""
 
+BARREN = 3
+"""After so many rounds in a row that brought nothing a job forks until one does: its ranks may not reach each other,
+and forks need nobody."""
+
 
 @dataclass(frozen=True, slots=True)
 class Lockstep:
@@ -141,6 +145,8 @@ def _decide(job: JobView, forks: list[ForkPlan], round_s: float) -> tuple[list[F
     gang = lockstep(job, forks)
     if isinstance(gang, str):
         return forks, f"forks: {gang}"
+    if job.barren >= BARREN:
+        return forks, f"forks: {job.barren} rounds in a row brought nothing"
     if job.mode == "gang":
         return [_joined(job, forks, gang, round_s)], f"gang: {_of_gang(gang)}"
     rates = [fork.rate for fork in forks]

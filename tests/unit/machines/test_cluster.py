@@ -60,6 +60,10 @@ def test_a_job_in_an_open_round_still_bids_for_the_next_one() -> None:
     assert bidder.unready == ""
 
 
+def test_a_job_tells_how_many_rounds_in_a_row_brought_nothing() -> None:
+    assert view(a_cluster(barren=4)).barren == 4
+
+
 def test_a_paused_job_does_not_bid() -> None:
     cluster = a_cluster(open=IN_A_ROUND)
     cluster.records["job-a"] = a_job("job-a", desired=Desired.PAUSED)

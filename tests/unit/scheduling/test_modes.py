@@ -101,6 +101,13 @@ def test_what_cannot_be_a_gang_stays_forks_with_the_reason(job: JobView, forks: 
     assert decision.mode.startswith(why)
 
 
+@pytest.mark.parametrize("mode", ["gang", "auto"])
+def test_a_job_whose_gangs_bring_nothing_forks_until_a_round_brings_something(mode: Any) -> None:
+    (_,), _ = shaped(a_job(mode=mode, barren=2))
+    made, decision = shaped(a_job(mode=mode, barren=3))
+    assert (made, decision.mode) == (THREE, "forks: 3 rounds in a row brought nothing")
+
+
 def test_a_function_is_told_from_a_class_by_its_name() -> None:
     assert why_no_gang("pkg.mod:Task") == ""
     assert "script" in why_no_gang("pkg.mod:train")
