@@ -82,6 +82,7 @@ class SimGangs:
 
     def _begin(self, name: str, team: _Team) -> None:
         members = list(team.members.values())
+        self.broken.pop(name, None)  # all its agents were started again, and its leases granted once more
         for member in members:
             member.met()
         first = members[0].lease
