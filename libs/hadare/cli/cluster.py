@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import click
 from rich.console import Console
 
@@ -19,10 +21,15 @@ from hadare.wire import api_cluster, codec
 def status(session: Session) -> None:
     """Say whether all is well: services, nodes, jobs. Exits with 1 if it is not."""
     target = session.target()
-    found = session.run(lambda client: client.status())
+
+    async def act(client: HadareClient) -> tuple[api_cluster.ClusterStatus, dict[str, str]]:
+        found = await client.status()
+        return found, await _names(client, _trained_by(found.nodes))
+
+    found, names = session.run(act)
 
     def human(console: Console) -> None:
-        console.print(_services(found), tables.of_nodes(found.nodes, {}), sep="\n\n")
+        console.print(_services(found), tables.of_nodes(found.nodes, names), sep="\n\n")
         jobs = ", ".join(f"{count} {state}" for state, count in found.jobs.items()) or "none"
         head = f"round {found.round.round} ({found.round.state})" if found.round else "no round yet"
         console.print(f"\njobs: {jobs}; {head}; {target.nats_url}", highlight=False)
@@ -42,9 +49,7 @@ def nodes(session: Session) -> None:
 
     async def act(client: HadareClient) -> tuple[tuple[api_cluster.NodeInfo, ...], dict[str, str]]:
         found = await client.nodes()
-        busy = {device.job_id for node in found for device in node.devices if device.job_id}
-        names = {job.job_id: job.name async for job in client.list() if job.job_id in busy} if busy else {}
-        return found, names
+        return found, await _names(client, _trained_by(found))
 
     found, names = session.run(act)
     session.show({"nodes": codec.to_plain(found)}, lambda console: console.print(tables.of_nodes(found, names)))
@@ -97,13 +102,27 @@ def rounds(session: Session, number: int | None, limit: int) -> None:
         listed = session.run(lambda client: client.rounds(limit))
         session.show(listed, lambda console: console.print(tables.of_rounds(listed)))
         return
-    view = session.run(lambda client: client.round(number))
+
+    async def act(client: HadareClient) -> tuple[api_cluster.RoundView, dict[str, str]]:
+        view = await client.round(number)
+        return view, await _names(client, {one.job_id for one in (*view.forks, *view.decisions)})
+
+    view, names = session.run(act)
 
     def human(console: Console) -> None:
         console.print(f"round {view.round}, epoch {view.epoch}, {view.state}", highlight=False)
-        console.print(tables.of_forks(view), tables.of_decisions(view), sep="\n\n")
+        console.print(tables.of_forks(view, names), tables.of_decisions(view, names), sep="\n\n")
 
     session.show(view, human)
+
+
+def _trained_by(nodes: Iterable[api_cluster.NodeInfo]) -> set[str]:
+    return {device.job_id for node in nodes for device in node.devices if device.job_id}
+
+
+async def _names(client: HadareClient, jobs: set[str]) -> dict[str, str]:
+    """The names of these jobs; one that has been deleted has none."""
+    return {job.job_id: job.name async for job in client.list() if job.job_id in jobs} if jobs else {}
 
 
 def _services(found: api_cluster.ClusterStatus) -> object:

@@ -63,7 +63,7 @@ def of_jobs(jobs: Sequence[api.JobStatus]) -> Table:
             job.version if job.version >= 0 else "",
             number(job.loss),
             len(job.forks) or "",
-            duration(job.eta_s),
+            duration(job.eta_s or None),  # of an ended job it is 0
             job.reason,
         )
         for job in jobs
@@ -85,7 +85,7 @@ def of_job(job: api.JobStatus) -> Table:
         ("version", job.version if job.version >= 0 else "no model yet"),
         ("metrics", _pairs(job.metrics) + (f" (of version {job.metrics_version})" if job.metrics else "")),
         ("loss", number(job.loss)),
-        ("eta", duration(job.eta_s)),
+        ("eta", duration(job.eta_s or None)),
         ("rounds", f"{job.rounds}" + (f", {job.lost_rounds} lost" if job.lost_rounds else "")),
         ("failures", job.failures or ""),
         ("steps/s", _pairs(job.throughput)),
@@ -160,10 +160,11 @@ def of_rounds(rounds: api_cluster.RoundList) -> Table:
     return table(columns, rows, right=("ROUND", "EPOCH", *columns[3:]))
 
 
-def of_forks(view: api_cluster.RoundView) -> Table:
+def of_forks(view: api_cluster.RoundView, names: dict[str, str]) -> Table:
+    """``names``: of jobs, by identifier."""
     rows = [
         (
-            fork.job_id,
+            names.get(fork.job_id, fork.job_id),
             fork.fork,
             ", ".join(f"{member.count} {member.type} on {member.node}" for member in fork.gang),
             fork.quota,
@@ -178,9 +179,17 @@ def of_forks(view: api_cluster.RoundView) -> Table:
     return table(columns, rows, right=("FORK", "QUOTA", "STEPS/S", "PRICE", "PAYOFF"))
 
 
-def of_decisions(view: api_cluster.RoundView) -> Table:
+def of_decisions(view: api_cluster.RoundView, names: dict[str, str]) -> Table:
+    """``names``: of jobs, by identifier."""
     rows = [
-        (one.job_id, one.code, one.position or "", one.message, ", ".join(one.blockers[:3]), one.remedy)
+        (
+            names.get(one.job_id, one.job_id),
+            one.code,
+            one.position or "",
+            one.message,
+            ", ".join(names.get(job, job) for job in one.blockers[:3]),
+            one.remedy,
+        )
         for one in view.decisions
     ]
     return table(("JOB", "DECISION", "POSITION", "WHY", "BEHIND", "WHAT WOULD HELP"), rows, right=("POSITION",))
@@ -248,6 +257,8 @@ def duration(seconds: float | None) -> str:
 
 
 def size(count: int) -> str:
+    if count < 1000:
+        return f"{count} B"
     return f"{count / 1000:.1f} kB" if count < 1_000_000 else f"{count / 1e6:.1f} MB"
 
 

@@ -109,6 +109,10 @@ def export(
     with tempfile.TemporaryDirectory(prefix="hadare-") as scratch:
         fetched = Path(scratch) / "version"
         found = session.run(lambda client: client.weights_get(job, fetched, version))
+        if ema and not tools.keeps_average(fetched):
+            raise Rejected(
+                400, f"--ema: job '{found.name}' keeps no average of its versions (consolidation.ema_half_life)"
+            )
         ending = "safetensors" if form == "safetensors" else "pt"
         path = output or Path(f"{found.name}-v{found.version}-state.{ending}")
         ema = ema or (best and found.metrics.get(tools.AVERAGE_IS_BETTER, 0.0) > 0)

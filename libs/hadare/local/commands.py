@@ -55,7 +55,7 @@ def demo(options: DemoOptions) -> int:
     os.environ.pop("HADARE_OTLP_ENDPOINT", None)  # the demonstration judges its own traces, so they go to its files
     cluster = lifecycle.prepare(directory, _demo_spec(options.cluster), options.round_s or DEMO_ROUND_S, "hadare")
     trace_client(directory)
-    console = Console()
+    console = Console(soft_wrap=True)  # paths stay whole, to be copied and grepped
     report = asyncio.run(_demonstrate(directory, cluster, console, options.plain))
     if report is None:
         console.print("stopped; no process is left")
@@ -128,11 +128,13 @@ async def _ready(cluster: LocalCluster, alive: Callable[[], bool]) -> ClusterSta
 
 
 def _tell(options: UpOptions, directory: Path, cluster: LocalCluster, status: ClusterStatus) -> None:
+    wanted = {node.name for node in cluster.spec.nodes}  # not those of an earlier cluster in this directory
+    nodes = [node for node in status.nodes if node.node in wanted]
     document = {
         "nats_url": cluster.nats_url,
         "http_url": None,
         "services": codec.to_plain(status.services),
-        "nodes": codec.to_plain(status.nodes),
+        "nodes": codec.to_plain(nodes),
         "ok": status.ok,
         "directory": str(directory),
         "prefix": cluster.prefix,
@@ -140,7 +142,7 @@ def _tell(options: UpOptions, directory: Path, cluster: LocalCluster, status: Cl
     if options.json:
         print(json.dumps(document, indent=2), flush=True)
         return
-    nodes = ", ".join(f"{node.node} ({', '.join(device.type for device in node.devices)})" for node in status.nodes)
-    print(f"HadarE is up at {cluster.nats_url}, in {directory}\nnodes: {nodes}", flush=True)
+    listed = ", ".join(f"{node.node} ({', '.join(device.type for device in node.devices)})" for node in nodes)
+    print(f"HadarE is up at {cluster.nats_url}, in {directory}\nnodes: {listed}", flush=True)
     if not options.detach:
         print("Ctrl-C ends it; `hadare up` in the same directory resumes it", flush=True)

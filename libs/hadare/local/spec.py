@@ -135,7 +135,7 @@ def _known_fields(plain: Any, source: str) -> None:
 
 def _from_terms(text: str) -> ClusterSpec:
     nodes: list[NodeSpec] = []
-    for place, term in enumerate(text.split(",")):
+    for place, term in enumerate(text.split(","), start=1):
         match = _TERM.match(term.strip())
         if match is None:
             raise Rejected(

@@ -21,8 +21,8 @@ def summary(report: Report) -> RenderableType:
             f"TTD {report.ttd_s:.1f} s   mean JCT {report.mean_jct_s:.1f} s   CRU {report.cru:.1%}   "
             f"(with start and end {report.wall_s:.0f} s)"
         ),
-        *(Text(f"trace of {job.name}: {job.trace}", overflow="fold") for job in report.jobs),
-        Text(f"timeline: {report.timeline}", overflow="fold"),
+        *(Text(f"trace of {job.name}: {job.trace}") for job in report.jobs),
+        Text(f"timeline: {report.timeline}"),
         Text(),
         *(Text(f"FAULT: {fault}", style="red") for fault in report.faults),
         Text("Every job reached its steps and its target.", style="green")

@@ -54,6 +54,11 @@ def state_dict_of(path: Path, *, ema: bool = False) -> dict[str, Tensor]:
     return {**state, **{other: state[first.removeprefix(MODEL_PREFIX)] for other, first in tied.items()}}
 
 
+def keeps_average(path: Path) -> bool:
+    """Whether a version carries an average of its job's versions. Raises ``WeightsError``."""
+    return any(name.startswith(EMA_PREFIX) for name in Reader(path).specs)
+
+
 def _averages(reader: Reader, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """What is averaged over the versions, in the model's own types; integers never are."""
     kept = [name for name in reader.specs if name.startswith(EMA_PREFIX)]

@@ -61,9 +61,8 @@ class Cluster:
             raise Rejected(404, "there was no round yet")
         found = await self._pages.get(f"{number}.{question.page}")
         if found is None:
-            raise Rejected(
-                404, f"there is no round {number} (part {question.page + 1}): it was not planned, or is too old"
-            )
+            part = f"page {question.page} of " if question.page else ""
+            raise Rejected(404, f"there is no {part}round {number}: it was not planned, or is too old")
         stored = found.record
         current = head if head and (head.round, head.epoch) == (stored.round, stored.epoch) else None
         past = head is not None and head.round > stored.round

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -262,6 +263,18 @@ def test_nodes_are_listed_with_the_names_of_the_jobs_on_their_devices(cli: Cli) 
     assert "mine, fork 0" in lines[2]
 
 
+def test_status_names_the_jobs_on_the_devices(cli: Cli) -> None:
+    job = cli.json("submit", cli.file(), "--name", "mine")
+
+    async def place(others: Others) -> None:
+        await others.node("n1", "V100")
+        await others.plan(3)
+        await others.lease(job["job_id"], round_no=3, device=0)
+
+    cli.others(place)
+    assert "mine, fork 0" in cli("status").stdout
+
+
 def test_a_node_is_drained_and_undrained(cli: Cli) -> None:
     cli.others(lambda others: others.node("n1", "V100"))
     assert cli.json("drain", "n1")["drain"] is True
@@ -286,7 +299,23 @@ def test_rounds_are_listed_and_one_is_shown_whole(cli: Cli) -> None:
     shown = cli("rounds", "4").stdout
     assert "1 V100 on n1" in shown
     assert "waiting_for_capacity" in shown
-    assert cli("rounds", "5").exit_code == 3
+    missing = cli("rounds", "5")
+    assert missing.exit_code == 3
+    assert "there is no round 5: it was" in missing.stderr
+
+
+def test_a_round_names_the_jobs_that_still_exist(cli: Cli) -> None:
+    job = cli.json("submit", cli.file(), "--name", "mine")["job_id"]
+
+    async def plan(others: Others) -> None:
+        decisions = (Decision(job_id=job, code="chosen"), replace(waits("gone"), blockers=(job,)))
+        await others.plan(4, a_page(4, forks=(a_fork(job),), decisions=decisions))
+
+    cli.others(plan)
+    shown = cli("rounds", "4").stdout
+    assert job not in shown
+    assert shown.count("mine") == 3
+    assert "gone" in shown
 
 
 # Weights

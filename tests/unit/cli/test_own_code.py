@@ -120,6 +120,13 @@ def test_an_export_for_torch_needs_no_pickle(cli: Cli) -> None:
     assert torch.load("m.pt", weights_only=True)["bias"].item() == 1.0
 
 
+def test_an_average_that_the_job_does_not_keep_is_refused(cli: Cli) -> None:
+    a_job_with_versions(cli, 1.0)
+    result = cli("weights", "export", "mine", "--ema")
+    assert result.exit_code == 2
+    assert "'mine' keeps no average" in result.stderr
+
+
 def test_a_diff_says_how_far_each_tensor_moved(cli: Cli) -> None:
     a_job_with_versions(cli, 1.0, 1.5, 4.0)
     document = cli.json("weights", "diff", "mine", "0", "1")

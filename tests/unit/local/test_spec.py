@@ -36,7 +36,7 @@ def test_a_term_that_makes_no_sense_is_refused(text: str) -> None:
 
 
 def test_the_faulty_term_is_named() -> None:
-    with pytest.raises(Rejected, match=r"'K80' is not .* - at term 1"):
+    with pytest.raises(Rejected, match=r"'K80' is not .* - at term 2"):
         parse_cluster("1x1:V100,K80")
 
 

@@ -51,7 +51,7 @@ REPORT = Report(
 
 def printed(report: Report, width: int = 80) -> str:
     file = StringIO()
-    Console(file=file, width=width).print(summary(report))
+    Console(file=file, width=width, soft_wrap=True).print(summary(report))
     return file.getvalue()
 
 
@@ -65,6 +65,11 @@ def test_nothing_is_cut_off_on_a_terminal_of_80_columns() -> None:
 def test_it_says_where_trace_and_timeline_are() -> None:
     assert "/some/where/trace-j1.json" in printed(REPORT)
     assert "/some/where/timeline.html" in printed(REPORT)
+
+
+def test_a_long_path_stays_in_one_line() -> None:
+    path = "/some/where/" + 10 * "deep/and " + "timeline.html"
+    assert f"timeline: {path}\n" in printed(replace(REPORT, timeline=path))
 
 
 def test_a_failed_run_ends_with_its_faults() -> None:
