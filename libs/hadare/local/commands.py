@@ -123,8 +123,11 @@ def _up_detached(directory: Path, cluster: LocalCluster, options: UpOptions) -> 
 
 
 async def _ready(cluster: LocalCluster, alive: Callable[[], bool]) -> ClusterStatus:
-    async with connected(cluster, lifecycle.READY_LIMIT_S) as (_, client):
-        return await lifecycle.until_ready(cluster, client.status, alive)
+    async def ask() -> ClusterStatus:
+        async with connected(cluster, lifecycle.READY_LIMIT_S) as (_, client):
+            return await lifecycle.until_ready(cluster, client.status, alive)
+
+    return await lifecycle.while_alive(ask(), alive)
 
 
 def _tell(options: UpOptions, directory: Path, cluster: LocalCluster, status: ClusterStatus) -> None:

@@ -8,16 +8,18 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from math import isfinite
 from pathlib import Path
+from typing import Any, TypeVar
 
 import psutil
 
 from hadare.local import processes
 from hadare.local.directory import LocalCluster, free_port, holder, listening, remember, remembered
 from hadare.local.processes import MARK
+from hadare.local.programs import replicas
 from hadare.local.spec import ClusterSpec, default_cluster
 from hadare.model.devices import NodeState
 from hadare.model.errors import Broken, HadareError, Rejected, Unavailable
@@ -28,6 +30,7 @@ READY_LIMIT_S = 120.0
 STOP_LIMIT_S = 60.0
 _ASK_EVERY_S = 0.25
 
+T = TypeVar("T")
 AskStatus = Callable[[], Awaitable[ClusterStatus]]
 
 
@@ -36,8 +39,10 @@ def prepare(
 ) -> LocalCluster:
     """Writes ``cluster.json``: what is given, else as at the last start, else the defaults. The port stays.
 
-    Raises ``Rejected``: 409 if a cluster is running there, 400 if there is no such policy or the round has no length.
+    Raises ``Rejected``: 409 if a cluster is running there, 400 if there is no such policy, the round has no length, or
+    ``HADARE_REPLICAS`` is no number that can run.
     """
+    replicas()
     if policy is not None:
         policy_of(policy)
     if round_s is not None and not isfinite(round_s):
@@ -104,6 +109,19 @@ async def until_ready(
             missing = str(error)
         await asyncio.sleep(_ASK_EVERY_S)
     raise Broken(f"the cluster is not ready after {limit_s:.0f} s: {missing}")
+
+
+async def while_alive(work: Coroutine[Any, Any, T], alive: Callable[[], bool], every_s: float = _ASK_EVERY_S) -> T:
+    """What the work returns. Raises ``Broken`` once the cluster has ended meanwhile, whatever the work waits for."""
+    task = asyncio.create_task(work)
+    try:
+        while not (await asyncio.wait({task}, timeout=every_s))[0]:
+            if not alive():
+                raise Broken("the cluster ended while it was starting: logs/supervisor.log in its directory says why")
+        return task.result()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 def stop(directory: Path, limit_s: float = STOP_LIMIT_S) -> bool:

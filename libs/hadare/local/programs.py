@@ -45,7 +45,7 @@ def programs(cluster: LocalCluster, directory: Path) -> list[Program]:
         "TMPDIR": str(directory / "tmp"),
     }
     (directory / "tmp").mkdir(parents=True, exist_ok=True)
-    replicas = _replicas()
+    each = replicas()
     own = {
         "allocator": {"HADARE_ROUND_S": str(cluster.round_s), "HADARE_POLICY": cluster.policy},
         "jobtracker": {"HADARE_WORK_DIR": str(directory / "tracker")},
@@ -53,7 +53,7 @@ def programs(cluster: LocalCluster, directory: Path) -> list[Program]:
     return [
         _bus(cluster, directory),
         *(_service(name, common | own.get(name, {})) for name in CONTROL_SERVICES),
-        *(_replica(name, number, common | own[name]) for name in own for number in range(2, replicas + 1)),
+        *(_replica(name, number, common | own[name]) for name in own for number in range(2, each + 1)),
         *(_agent(node, cluster.spec.emulation, directory, common) for node in cluster.spec.nodes),
     ]
 
@@ -77,10 +77,10 @@ def _replica(name: str, number: int, env: dict[str, str]) -> Program:
     return Program(name=instance, command=(sys.executable, "-m", f"hadare_{name}"), env=env, stage=_SERVICES_STAGE)
 
 
-def _replicas() -> int:
+def replicas() -> int:
     """Allocators and trackers, each. Raises ``Rejected`` (400)."""
     text = os.environ.get("HADARE_REPLICAS", "1")
-    if not text.isdigit() or not 1 <= int(text) <= _MOST_REPLICAS:
+    if not (text.isascii() and text.isdigit()) or not 1 <= int(text) <= _MOST_REPLICAS:
         raise Rejected(400, f"HADARE_REPLICAS='{text}': 1 to {_MOST_REPLICAS} allocators and trackers can run")
     return int(text)
 

@@ -1,3 +1,4 @@
+import asyncio
 import socket
 from pathlib import Path
 
@@ -96,3 +97,12 @@ async def test_what_is_missing_is_named_when_time_is_up() -> None:
 async def test_a_supervisor_that_ended_is_not_waited_for() -> None:
     with pytest.raises(Broken, match="ended while it was starting"):
         await lifecycle.until_ready(CLUSTER, Gateway(Unavailable("nobody")), lambda: False)
+
+
+async def test_nobody_waits_for_a_cluster_that_has_ended_while_it_was_starting() -> None:
+    with pytest.raises(Broken, match="ended while it was starting"):
+        await lifecycle.while_alive(asyncio.Event().wait(), lambda: False, every_s=0.001)
+
+
+async def test_what_a_cluster_that_lives_answers_is_returned() -> None:
+    assert await lifecycle.while_alive(asyncio.sleep(0, "ready"), lambda: True)

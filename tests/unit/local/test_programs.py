@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from hadare.local import lifecycle
 from hadare.local.directory import LocalCluster
 from hadare.local.processes import Program
 from hadare.local.programs import programs
@@ -88,10 +89,12 @@ def test_allocator_and_tracker_can_have_standbys_with_names_and_folders_of_their
     assert len({tracker.work_dir for tracker in trackers}) == len({tracker.instance for tracker in trackers}) == 2
 
 
-@pytest.mark.parametrize("text", ["0", "many", "100"])
+@pytest.mark.parametrize("text", ["0", "many", "100", "²"])
 def test_a_number_of_replicas_that_makes_no_sense_is_refused(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HADARE_REPLICAS", text)
     with pytest.raises(Rejected, match="HADARE_REPLICAS"):
         programs(LocalCluster(port=4321, spec=SPEC), tmp_path)
+    with pytest.raises(Rejected, match="HADARE_REPLICAS"):
+        lifecycle.prepare(tmp_path)
