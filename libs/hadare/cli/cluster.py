@@ -105,7 +105,8 @@ def rounds(session: Session, number: int | None, limit: int) -> None:
 
     async def act(client: HadareClient) -> tuple[api_cluster.RoundView, dict[str, str]]:
         view = await client.round(number)
-        return view, await _names(client, {one.job_id for one in (*view.forks, *view.decisions)})
+        jobs = {fork.job_id for fork in view.forks} | {decision.job_id for decision in view.decisions}
+        return view, await _names(client, jobs)
 
     view, names = session.run(act)
 
