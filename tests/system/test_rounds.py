@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import json
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +14,7 @@ from builders import a_job
 from builders_cluster import Cluster
 from hadare.model.jobs import Desired, JobState
 from hadare.model.rounds import OpenAnswer, OpenRequest
+from hadare.runtime import telemetry
 from hadare.runtime.memory import MemoryHub
 from hadare.runtime.memory_stores import MemoryObjects
 from hadare.runtime.virtual import run_virtually
@@ -417,3 +421,25 @@ def test_a_job_that_trains_as_one_gang_has_one_fork_of_all_its_devices() -> None
         assert (await cluster.until("job-a", lambda p: p.state.ended)).state is JobState.COMPLETED
 
     live(story)
+
+
+def test_an_allocator_that_stops_in_the_middle_of_a_round_ends_the_rounds_span(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(cluster: Cluster) -> None:
+        cluster.start_control()
+        cluster.start_agent("n1", "V100")
+        await cluster.submit(a_job(total_steps=1500))
+        await cluster.until("job-a", lambda p: p.version == 0)
+        await cluster.kill("pricing")  # so the next round waits for its prices
+        await cluster.until("job-a", lambda p: p.version == 1)
+        await cluster.kill("allocator")
+
+    telemetry.configure("tester", "t1", f"file:{tmp_path}")
+    live(story)
+    telemetry.shutdown()
+    gc.collect()
+    assert "round" in {
+        json.loads(line)["name"] for file in tmp_path.glob("*.jsonl") for line in file.read_text().splitlines()
+    }
+    assert "Failed to detach context" not in caplog.text

@@ -139,6 +139,7 @@ class Allocator:
                         await self._leadership.sure()
                         await self._perform(command)
             finally:
+                self._trace.end()  # in the task that began it, else its context is not this one's to leave
                 await listening.stop()
 
     # --- what arrives ---
