@@ -60,7 +60,9 @@ class Job:
         progress, failed = self.book.progress, failed_on(self.book.progress)
         where = f" (on {', '.join(failed[:8])})" if failed else ""
         said = progress.error.strip().rsplit("\n", 1)[-1]
-        last = f"{progress.reason}; {said}" if said and said not in progress.reason else progress.reason
+        kind, colon, text = said.partition(": ")
+        plain = kind.rpartition(".")[2] + colon + text  # a traceback gives the module too, a reason does not
+        last = f"{progress.reason}; {said}" if said and plain not in progress.reason else progress.reason
         return f"it failed {progress.failures} times in a row{where}: {last}"
 
     def _may_be_the_nodes_fault(self, nodes: Mapping[str, NodeSeen]) -> bool:

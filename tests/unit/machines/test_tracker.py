@@ -171,17 +171,27 @@ def test_a_job_that_no_node_can_run_fails_with_every_nodes_reason() -> None:
     assert world.progress.error == "Traceback ..."
 
 
-def test_a_job_whose_own_code_fails_is_given_up_after_three_attempts() -> None:
-    world = World()
+def fail_three_times(world: World, message: str, tail: str) -> None:
     world.node()
     lease = one(world.job(), GrantLease).lease
     for _ in range(3):
-        failure = Failure(kind="exception", message="ValueError: no", tail="Traceback ...")
+        failure = Failure(kind="exception", message=message, tail=tail)
         commands = world.result(a_result(kind="init", key=lease.key, steps=0, object=None, failure=failure))
         leases = [command.lease for command in commands if isinstance(command, GrantLease)]
         lease = leases[0] if leases else lease
     assert world.progress.state is JobState.FAILED
+
+
+def test_a_job_whose_own_code_fails_is_given_up_after_three_attempts() -> None:
+    world = World()
+    fail_three_times(world, "ValueError: no", "Traceback ...")
     assert world.progress.reason.startswith("it failed 3 times in a row (on n1): ValueError: no")
+
+
+def test_what_a_failure_and_its_traceback_both_say_is_said_once() -> None:
+    world = World()
+    fail_three_times(world, "ValidationError: no", "Traceback ...\nmsgspec.ValidationError: no")
+    assert world.progress.reason == "it failed 3 times in a row (on n1): ValidationError: no"
 
 
 def test_a_round_is_opened_in_the_ledger_before_the_allocator_hears_of_it(ready: World) -> None:
