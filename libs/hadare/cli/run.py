@@ -111,17 +111,19 @@ def _trainer() -> Callable[..., Any]:
 
 def _trained(train: Callable[[], Any]) -> Any:
     """Raises what the training failed of with a job's exit code: the job is at fault, not the command."""
+    from hadare.training.forkchild import failure_of
     from hadare.training.granted import NotFinite
-    from hadare.training.task import WorkloadError
     from hadare.training.tensorfile import WeightsError
 
     try:
         return train()
-    except WorkloadError as error:
-        tail = f"\n{error.failure.tail.rstrip()}" if error.failure.tail else ""
-        raise JobFailed(f"{error.failure.message}{tail}") from error
+    except Rejected:
+        raise
     except (NotFinite, WeightsError) as error:
         raise JobFailed(str(error)) from error
+    except (Exception, SystemExit) as error:  # the job's own code may raise anything
+        failure = failure_of(error)
+        raise JobFailed(f"{failure.message}\n{failure.tail}".strip()) from error
 
 
 @contextmanager

@@ -52,6 +52,16 @@ def test_a_run_that_diverges_is_the_jobs_failure(cli: Cli, monkeypatch: pytest.M
     assert "the loss is nan at step 3" in result.stderr
 
 
+def test_what_a_jobs_own_code_raises_is_told_as_one_document(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def faulty(*_: Any, **__: Any) -> LocalResult:
+        raise TypeError("unexpected keyword 'hiden'")
+
+    monkeypatch.setattr(local, "run_local", faulty)
+    error = cli.json("run", cli.file(), code=1)["error"]
+    assert error["message"].startswith("TypeError: unexpected keyword 'hiden'\nTraceback")
+    assert error["message"].endswith("TypeError: unexpected keyword 'hiden'")
+
+
 def test_without_torch_a_run_says_what_to_install(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "hadare.training.local", None)
     result = cli("run", cli.file())
