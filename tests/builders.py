@@ -66,7 +66,7 @@ def a_result(job_id: str = "job-a", round: int = 1, fork: int = 0, **changes: An
             "epoch": 1,
             "node": "n1",
             "device_type": "V100",
-            "base_version": 0,
+            "base_version": -1 if changes.get("kind") == "init" else 0,
             "steps": 100,
             "samples": 3200,
             "updates": 100,

@@ -34,7 +34,13 @@ def tried(trials: Mapping[str, Trial], result: ForkResult) -> dict[str, Trial]:
     if result.failure is not None:
         if result.failure.kind not in BLAMED or result.failure.node_specific:
             return dict(trials)
-        trial = Trial(round=now, failed=known.failed + 1, first=known.first if known.failed else now)
+        trial = Trial(
+            round=now,
+            failed=known.failed + 1,
+            first=known.first if known.failed else now,
+            version=result.base_version,
+            hardware=result.failure.kind == "device",
+        )
     elif result.steps:
         trial = Trial(round=now)
     else:
@@ -48,6 +54,15 @@ def tried(trials: Mapping[str, Trial], result: ForkResult) -> dict[str, Trial]:
 def failed_on(progress: JobProgress) -> list[str]:
     """The nodes on which the job failed when it was last there."""
     return sorted(node for node, trial in progress.trials.items() if trial.failed)
+
+
+def failing_on(progress: JobProgress) -> list[str]:
+    """The nodes on which the job itself may have failed since its last version came, in the row that counts."""
+    return [
+        node
+        for node in failed_on(progress)
+        if progress.trials[node].version == progress.version and not progress.trials[node].hardware
+    ]
 
 
 def shunned(progress: JobProgress | None, next_round: int, nodes: Collection[str]) -> dict[str, str]:

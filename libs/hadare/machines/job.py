@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hadare.machines.conduct import failed_on
+from hadare.machines.conduct import failing_on
 from hadare.machines.job_book import JobBook, NodeSeen, delete
 from hadare.machines.job_round import JobRound
 from hadare.machines.job_side import SideLeases
@@ -57,7 +57,7 @@ class Job:
 
     def _why_given_up(self) -> str:
         """Never only that it got no devices in the last round."""
-        progress, failed = self.book.progress, failed_on(self.book.progress)
+        progress, failed = self.book.progress, failing_on(self.book.progress)
         where = f" (on {', '.join(failed[:8])})" if failed else ""
         said = progress.error.strip().rsplit("\n", 1)[-1]
         kind, colon, text = said.partition(": ")
@@ -67,7 +67,7 @@ class Job:
 
     def _may_be_the_nodes_fault(self, nodes: Mapping[str, NodeSeen]) -> bool:
         """Whether one node alone failed the job, and it has others to try. Not for ever: they may never be free."""
-        progress, failed = self.book.progress, failed_on(self.book.progress)
+        progress, failed = self.book.progress, failing_on(self.book.progress)
         if len(failed) != 1 or progress.failures >= _PATIENCE * self.book.settings.max_attempts:
             return False
         return not nodes or any(node not in failed and node not in progress.excluded for node in nodes)

@@ -255,11 +255,16 @@ class OpenRound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """How a job last fared on a node: in ``round``; ``failed`` times in a row by then, since round ``first``."""
+    """How a job last fared on a node: in ``round``; ``failed`` times in a row by then, since round ``first``.
+
+    ``version``: what it was to train there. ``hardware``: what failed last was the device itself.
+    """
 
     round: Count
     failed: Count = 0
     first: Count = 0
+    version: int = -1
+    hardware: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -458,6 +458,29 @@ def test_a_job_that_only_one_node_fails_is_not_given_up_while_it_has_others_to_t
     assert ready.progress.state is JobState.FAILED
 
 
+def test_what_failed_elsewhere_before_a_version_came_or_by_its_device_does_not_count_against_the_job(
+    ready: World,
+) -> None:
+    own = Failure(kind="exception", message="CUDA error: unspecified launch failure")
+    broken = Failure(kind="device", message="device 0 is unhealthy: Xid 79")
+
+    def fails(number: int, node: str, failure: Failure, version: int) -> None:
+        ready.open(an_entry(node=node), round_number=number, base=version)
+        came = {"round": number, "node": node, "base_version": version, "failure": failure, "reason": "failed"}
+        ready.result(a_result(**came, steps=0, object=None))
+
+    fails(1, "n2", own, 0)
+    ready.open(round_number=2)
+    ready.result(a_result(round=2))
+    ready.consolidated(0, round_number=2)
+    fails(3, "n2", broken, 1)
+    for number in (4, 5, 6):
+        fails(number, "n1", own, 1)
+    assert not ready.progress.state.ended
+    fails(7, "n2", own, 1)
+    assert ready.progress.state is JobState.FAILED
+
+
 def test_a_job_that_failed_on_the_only_node_is_given_up() -> None:
     world = World()
     world.node("n1")

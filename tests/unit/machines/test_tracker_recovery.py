@@ -225,7 +225,9 @@ def test_the_kept_versions_of_a_job_that_had_ended_before_a_restart_stay() -> No
 
 
 def test_after_a_restart_a_job_that_one_node_failed_is_not_given_up_before_the_others_are_seen(world: World) -> None:
-    failed = some_progress("job-a", failures=3, trials={"n1": Trial(round=3, failed=3, first=1)}, closed_round=3)
+    failed = some_progress(
+        "job-a", failures=3, trials={"n1": Trial(round=3, failed=3, first=1, version=0)}, closed_round=3
+    )
     machine = TrackerMachine(TrackerSettings(epoch=2))
     machine.recover([a_job()], [failed], [], 0.0, [a_node("n1"), a_node("n2")])
     machine.handle(NodeChanged(at=0.0, node="n1", inventory=a_node("n1"), state=NodeState.READY))
