@@ -97,9 +97,11 @@ class Gang:
         self.shares = shares
         self.address = f"127.0.0.1:{a_free_port()}"
 
-    async def order(self, base: Path, folder: Path, *, only: tuple[int, ...] | None = None, **more: Any) -> list[Path]:
+    async def order(
+        self, base: Path, folder: Path, *, only: tuple[int, ...] | None = None, name: str = "", **more: Any
+    ) -> list[Path]:
         """Sends every rank its lease; returns where each would write."""
-        name = f"a-gang-{next(_numbers)}"
+        name = name or f"a-gang-{next(_numbers)}"
         outs = [folder / f"{name}-{rank.number}" for rank in self.ranks]
         given = {"quota": 4, "remaining_s": 60.0, "data_seed": 7, "report_interval_s": 0.0, **more}
         for rank, out in zip(self.ranks, outs, strict=True):
@@ -320,18 +322,19 @@ async def test_ranks_meet_however_late_the_first_comes_and_whatever_strangers_sa
 ) -> None:
     spec = a_spec("Plain")
     base = a_base(spec, tmp_path)
-    gang = await a_gang(server, spec, (12, 12))
+    gang = await a_gang(server, spec, (8, 8, 8))
     host, port = gang.address.split(":")
     with socket.create_server((host, int(port))) as occupied:  # an earlier gang that is still leaving, say
-        ordered = asyncio.create_task(gang.train(base, tmp_path))
+        await gang.order(base, tmp_path, only=(0, 1), name="late")
         caller, _ = await asyncio.to_thread(occupied.accept)
         caller.close()
     with socket.socket() as stranger:
-        while stranger.connect_ex((host, int(port))):
+        while stranger.connect_ex((host, int(port))):  # rank 0 listens for rank 2, which is yet to be told
             await asyncio.to_thread(select.select, [], [], [], 0.01)
         stranger.sendall(b"x" * 1000)
-        done, _ = await ordered
-    assert [d.steps for d in done] == [4, 4]
+        await gang.order(base, tmp_path, only=(2,), name="late")
+        done = await asyncio.gather(*(rank.until(Done) for rank in gang.ranks))
+    assert [d.steps for d in done] == [4, 4, 4]
     await gang.kill()
 
 
