@@ -435,6 +435,37 @@ async def test_an_unknown_node_cannot_be_drained(client: HadareClient, others: O
     assert "node-1" in refusal.message
 
 
+async def test_a_lost_node_is_forgotten_with_what_was_wished_of_it(client: HadareClient, others: Others) -> None:
+    await others.node("n1", "V100")
+    await client.drain("n1")
+    await others.node("n2", "T4")
+    await others.node("n1", "V100", state=NodeState.LOST)
+    assert (await client.forget("n1", "sold")).node == "n1"
+    await others.settle()
+    assert [node.node for node in await client.nodes()] == ["n2"]
+    assert await others.backplane.table(subjects.NODE_WISHES).get("n1") is None
+    (event,) = [e.event for e in await others.backplane.journal.read("node", "n1") if e.event.what == "forgotten"]
+    assert event.data == {"reason": "sold"}
+
+
+@pytest.mark.parametrize("state", [NodeState.READY, NodeState.SUSPECT, NodeState.DRAINING, None])
+async def test_a_node_that_is_not_lost_is_not_forgotten(
+    client: HadareClient, others: Others, state: NodeState | None
+) -> None:
+    await others.node("n1", "V100", state=state)
+    refusal = await refused(client.forget("n1"))
+    assert refusal.code == 409
+    assert "only a lost node can be forgotten" in refusal.message
+    assert [node.node for node in await client.nodes()] == ["n1"]
+
+
+async def test_an_unknown_node_cannot_be_forgotten(client: HadareClient, others: Others) -> None:
+    await others.node("node-1", "V100", state=NodeState.LOST)
+    refusal = await refused(client.forget("node-2"))
+    assert refusal.code == 404
+    assert "node-1" in refusal.message
+
+
 async def test_prices_are_those_of_the_next_device_and_none_where_all_are_taken(
     client: HadareClient, others: Others
 ) -> None:

@@ -19,6 +19,7 @@ from hadare.model.leases import Lease, LeaseAnswer, Revoke, Revoked, StepReport
 from hadare.runtime.memory_stores import MemoryObjects
 from hadare.runtime.virtual import run_virtually
 from hadare.wire.subjects import GRANT, HEARTBEAT, NODES, REVOKE, STEP_REPORT, WEIGHTS
+from hadare_node_agent.registration import LOOK_AFTER_S
 from hadare_node_agent.results import ResultStore
 
 Play = Callable[[Callable[[World], Awaitable[None]]], None]
@@ -89,6 +90,18 @@ def test_the_inventory_is_written_at_the_start(play: Play) -> None:
         assert entry.record.incarnation == "i1"
         assert entry.record.labels == {"rack": "a"}
         assert entry.record.workloads == ("hadare.training.workloads.digits:Digits",)
+
+    play(scene)
+
+
+def test_a_node_that_was_forgotten_while_it_lives_registers_again(play: Play) -> None:
+    async def scene(world: World) -> None:
+        table = world.hub.connect("operator").table(NODES)
+        await table.delete(NODE)
+        await asyncio.sleep(LOOK_AFTER_S + 1.0)
+        entry = await table.get(NODE)
+        assert entry is not None
+        assert entry.record.incarnation == "i1"
 
     play(scene)
 

@@ -1,4 +1,4 @@
-"""Commands about the cluster: status, nodes, drain, undrain, prices, rounds."""
+"""Commands about the cluster: status, nodes, drain, undrain, forget, prices, rounds."""
 
 from __future__ import annotations
 
@@ -74,6 +74,17 @@ def undrain(session: Session, node: str) -> None:
     """Let a node work again that was drained or put into quarantine."""
     found = session.run(lambda client: client.undrain(node))
     session.show(found, lambda console: console.print(f"{node} works again from the next round on", highlight=False))
+
+
+@click.command()
+@click.argument("node", metavar="NODE")
+@click.option("--reason", default="", help="Why, for other people.")
+@cluster_options
+@pass_session
+def forget(session: Session, node: str, reason: str) -> None:
+    """Take a lost node off the list; an agent that comes back is on it again."""
+    found = session.run(lambda client: client.forget(node, reason))
+    session.show(found, lambda console: console.print(f"{node} is forgotten", highlight=False))
 
 
 @click.command()

@@ -26,7 +26,7 @@ def hadare() -> None:
 COMMANDS = (
     *(machine.up, machine.down, cluster.status, doctor.doctor, machine.demo, run.run),
     *(jobs.submit, jobs.jobs, jobs.job, jobs.watch, jobs.logs, jobs.cancel, jobs.pause, jobs.resume, jobs.delete),
-    *(cluster.nodes, cluster.drain, cluster.undrain, cluster.prices, cluster.rounds, weights.weights),
+    *(cluster.nodes, cluster.drain, cluster.undrain, cluster.forget, cluster.prices, cluster.rounds, weights.weights),
     bench.bench,
     *(simulate.simulate, trace.trace),
 )

@@ -203,6 +203,10 @@ class HadareClient:
     async def undrain(self, node: str, reason: str = "") -> api_cluster.NodeInfo:
         return await self.ask(api_cluster.UNDRAIN, api_cluster.NodeRef(node=node, reason=reason))
 
+    async def forget(self, node: str, reason: str = "") -> api_cluster.NodeInfo:
+        """Takes a lost node off the list. Raises ``Rejected`` (404 unknown, 409 not lost)."""
+        return await self.ask(api_cluster.FORGET, api_cluster.NodeRef(node=node, reason=reason))
+
     async def prices(self) -> api_cluster.Prices:
         """The newest price curves. Pages of one book: a change in between starts anew."""
         while True:

@@ -33,11 +33,11 @@ class Roles:
     prefix: str
 
     def gateway(self) -> Permissions:
-        """Alone may create the streams and change their settings."""
+        """Alone may create the streams and change their settings. Of ``nodes`` it deletes those that are lost."""
         return self._user(
             "gateway",
             publish=[
-                *self._writes("jobs", "node_wishes"),
+                *self._writes("jobs", "node_wishes", "nodes"),
                 *self._reads_state(),
                 *self._reads(self._names.events, self._names.logs, self._weights, self._code),
                 f"$JS.API.STREAM.PURGE.{self._code}",

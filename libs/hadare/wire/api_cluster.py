@@ -64,7 +64,7 @@ class NodeList:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRef:
-    """``reason`` is kept with the wish to drain, for people."""
+    """``reason`` is kept with the wish to drain, or with the event of being forgotten, for people."""
 
     node: Annotated[str, Meta(min_length=1, max_length=63)]
     reason: Text = ""
@@ -167,6 +167,7 @@ class ClusterStatus:
 LIST_NODES = Endpoint("api.v1.nodes.list", Page, NodeList)
 DRAIN = Endpoint("api.v1.nodes.drain", NodeRef, NodeInfo)
 UNDRAIN = Endpoint("api.v1.nodes.undrain", NodeRef, NodeInfo)
+FORGET = Endpoint("api.v1.nodes.forget", NodeRef, NodeInfo)
 GET_PRICES = Endpoint("api.v1.prices.get", Page, Prices)
 LIST_ROUNDS = Endpoint("api.v1.rounds.list", Page, RoundList)
 GET_ROUND = Endpoint("api.v1.rounds.get", GetRound, RoundView)
@@ -176,6 +177,7 @@ ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
     LIST_NODES,
     DRAIN,
     UNDRAIN,
+    FORGET,
     GET_PRICES,
     LIST_ROUNDS,
     GET_ROUND,

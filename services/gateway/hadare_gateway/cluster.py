@@ -9,7 +9,7 @@ from hadare import __version__
 from hadare.machines.status import state_of
 from hadare.machines.validation import nearest
 from hadare.model.devices import NodeInventory, NodeState, NodeWish
-from hadare.model.errors import Rejected
+from hadare.model.errors import Conflict, Rejected
 from hadare.model.events import Event
 from hadare.model.jobs import JobRecord
 from hadare.model.leases import Lease
@@ -23,11 +23,12 @@ Discover = Callable[[], Awaitable[list[api_cluster.ServiceSeen]]]
 
 
 class Cluster:
-    """Answers every question about the cluster. Writes ``node_wishes`` only."""
+    """Answers every question about the cluster. Writes ``node_wishes``, and deletes the inventories of lost nodes."""
 
     def __init__(self, backplane: Backplane, views: Views, discover: Discover) -> None:
         self._bus = backplane.bus
         self._journal = backplane.journal
+        self._inventories = backplane.table(subjects.NODES)
         self._wishes = backplane.table(subjects.NODE_WISHES)
         self._pages = backplane.table(subjects.ROUND_PAGES)
         self._views = views
@@ -42,6 +43,30 @@ class Cluster:
 
     async def undrain(self, question: api_cluster.NodeRef) -> api_cluster.NodeInfo:
         return await self._set_drain(question, drain=False)
+
+    async def forget(self, question: api_cluster.NodeRef) -> api_cluster.NodeInfo:
+        """A lost node has no agent that writes its inventory; one that came back meanwhile wrote a new one."""
+        node = question.node
+        stored = await self._inventories.get(node)
+        if stored is None:
+            raise self._unknown(node)
+        found = self._node(stored.record, self._views.wishes.get(node))
+        if found.state is not NodeState.LOST:
+            state = found.state.value if found.state else "new"
+            raise Rejected(
+                409,
+                f"node '{node}' is {state}: only a lost node can be forgotten; "
+                f"stop its agent, and it is lost soon (`hadare drain {node}` keeps it, without work)",
+                {"node": node, "state": state},
+            )
+        try:
+            await self._inventories.delete(node, stored.revision)
+        except Conflict:
+            raise Rejected(409, f"node '{node}' is back: its agent has just registered again", {"node": node}) from None
+        await self._wishes.delete(node)
+        event = Event(kind="node", id=node, what="forgotten", data={"reason": question.reason})
+        await self._journal.append(event, f"node:{node}:forgotten:{stored.revision}")
+        return found
 
     async def prices(self, question: api_cluster.Page) -> api_cluster.Prices:
         book = self._views.book
@@ -106,8 +131,7 @@ class Cluster:
     async def _set_drain(self, question: api_cluster.NodeRef, *, drain: bool) -> api_cluster.NodeInfo:
         inventory = self._views.nodes.get(question.node)
         if inventory is None:
-            hint = nearest(question.node, self._views.nodes.records)
-            raise Rejected(404, f"there is no node '{question.node}'{hint}", {"node": question.node})
+            raise self._unknown(question.node)
         known = self._views.wishes.get(question.node)
         pardon = (known.pardon if known else 0) + (not drain)
         wish = NodeWish(node=question.node, drain=drain, reason=question.reason, pardon=pardon)
@@ -116,6 +140,9 @@ class Cluster:
         event = Event(kind="node", id=question.node, what=what, data={"reason": question.reason})
         await self._journal.append(event, f"node:{question.node}:{what}:{revision}")
         return self._node(inventory, wish)
+
+    def _unknown(self, node: str) -> Rejected:
+        return Rejected(404, f"there is no node '{node}'{nearest(node, self._views.nodes.records)}", {"node": node})
 
     def _all_nodes(self) -> list[api_cluster.NodeInfo]:
         inventories = sorted(self._views.nodes.records.items())

@@ -94,6 +94,7 @@ class GatewayService:
             checked(api_cluster.LIST_NODES, cluster.nodes),
             checked(api_cluster.DRAIN, cluster.drain),
             checked(api_cluster.UNDRAIN, cluster.undrain),
+            checked(api_cluster.FORGET, cluster.forget),
             checked(api_cluster.GET_PRICES, cluster.prices),
             checked(api_cluster.LIST_ROUNDS, cluster.rounds),
             checked(api_cluster.GET_ROUND, cluster.round),

@@ -23,12 +23,13 @@ from hadare.model.errors import Broken, HadareError, Rejected
 from hadare.model.leases import ForkResult, Lease, LeaseAnswer, Revoke, Revoked
 from hadare.runtime import telemetry
 from hadare.runtime.bus import Backplane, Identity, Route
-from hadare.runtime.shell import Questions, stored
-from hadare.wire.subjects import GRANT, NODES, RESULT, REVOKE
+from hadare.runtime.shell import Questions
+from hadare.wire.subjects import GRANT, RESULT, REVOKE
 from hadare_node_agent.devices import Probe
 from hadare_node_agent.heartbeat import Heart, Vitals
 from hadare_node_agent.namesake import find_namesake
 from hadare_node_agent.outgoing import History, Logs, Reports
+from hadare_node_agent.registration import Registration
 from hadare_node_agent.results import ResultStore
 from hadare_node_agent.tracing import Traces
 from hadare_node_agent.trainer import Trainer
@@ -89,7 +90,7 @@ class NodeAgent:
         self._history = History(journal, identity.node, identity.incarnation)
         self._logs = Logs(journal, identity.node)
         self._traces = Traces()
-        self._inventory_changed = asyncio.Event()
+        self._registration = Registration(adapters.backplane, self._inventory)
         self._workloads: tuple[str, ...] = ()
         self._tokens = {"node": identity.node}
         self._work: set[asyncio.Task[None]] = set()
@@ -116,7 +117,7 @@ class NodeAgent:
                     self._history.run(),
                     self._logs.run(),
                     self._vitals.pulse(),
-                    self._keep_inventory(),
+                    self._registration.run(),
                     self._watch_health(),
                 ):
                     self._start(work)
@@ -150,7 +151,7 @@ class NodeAgent:
             ),
             [Route(GRANT, self._on_grant, self._tokens), Route(REVOKE, self._on_revoke, self._tokens)],
         )
-        self._inventory_changed.set()
+        self._registration.changed()
         self._history.add("agent_started", {"incarnation": self._identity.incarnation})
         self._out.heart.start(self._vitals)
         try:
@@ -240,7 +241,7 @@ class NodeAgent:
                 health = {str(device.index): device.reason or "healthy" for device in command.devices}
                 log.warning("device health", devices=health)
                 self._history.add("device_health", {"devices": health})
-                self._inventory_changed.set()
+                self._registration.changed()
             case do.Drained():
                 log.info("drained", undelivered=command.undelivered)
                 self._drained.set()
@@ -306,16 +307,6 @@ class NodeAgent:
         return ev.DeliveryFailed(at=_now(), lease=lease, message=message)
 
     # --- the node -------------------------------------------------------------------------------------------------
-
-    async def _keep_inventory(self) -> None:
-        """Writes the inventory at the start and whenever a device's health has changed."""
-        while True:
-            await self._inventory_changed.wait()
-            self._inventory_changed.clear()
-            await stored(self._write_inventory, "write the inventory")
-
-    async def _write_inventory(self) -> None:
-        await self._out.backplane.table(NODES).put(self._identity.node, self._inventory())
 
     def _inventory(self) -> NodeInventory:
         identity = self._identity

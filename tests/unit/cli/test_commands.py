@@ -17,6 +17,7 @@ from builders_cli import JOB, Cli
 from builders_gateway import Others, a_fork, a_page, waits
 from hadare import __version__
 from hadare.cli.main import hadare
+from hadare.model.devices import NodeState
 from hadare.model.events import Event, LogLine
 from hadare.model.jobs import JobState, ObjectRef
 from hadare.model.plans import Decision, PriceCurve
@@ -280,6 +281,15 @@ def test_a_node_is_drained_and_undrained(cli: Cli) -> None:
     assert cli.json("drain", "n1")["drain"] is True
     assert cli.json("undrain", "n1")["drain"] is False
     assert cli("drain", "n9").exit_code == 3
+
+
+def test_a_lost_node_is_forgotten_and_one_that_works_is_not(cli: Cli) -> None:
+    cli.others(lambda others: others.node("n1", "V100", state=NodeState.LOST))
+    cli.others(lambda others: others.node("n2", "V100"))
+    assert cli.json("forget", "n1")["node"] == "n1"
+    result = cli("forget", "n2")
+    assert result.exit_code == 4
+    assert "node 'n2' is ready: only a lost node can be forgotten" in result.stderr
 
 
 def test_prices_are_shown_per_node_and_type(cli: Cli) -> None:

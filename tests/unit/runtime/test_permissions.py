@@ -13,7 +13,7 @@ MEMBERS = users("c1", ("n1", "n2"))
 WRITERS = {
     "jobs": {"gateway"},
     "progress": {"jobtracker"},
-    "nodes": {"n1", "n2"},
+    "nodes": {"n1", "n2", "gateway"},  # which deletes those that are lost
     "node_wishes": {"gateway"},
     "node_states": {"allocator"},
     "prices": {"pricing"},
