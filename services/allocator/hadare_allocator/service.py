@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import TypeVar
 
@@ -50,7 +50,7 @@ from hadare.model.devices import Heartbeat
 from hadare.model.errors import Broken, Rejected, Unavailable
 from hadare.model.leases import Lease
 from hadare.model.rounds import RoundHead
-from hadare.runtime.bus import Backplane, Identity
+from hadare.runtime.bus import Backplane, Change, Identity
 from hadare.runtime.election import Leadership, Term
 from hadare.runtime.owned import OwnTable
 from hadare.runtime.shell import Historian, follow, stored
@@ -59,11 +59,12 @@ from hadare.scheduling.modes import plan_round
 from hadare.scheduling.policies import policy_of
 from hadare.scheduling.utility import utility_of
 from hadare.wire import subjects
-from hadare.wire.subjects import Endpoint
+from hadare.wire.subjects import Endpoint, Records
 from hadare_allocator.tracing import RoundTrace
 
 Q = TypeVar("Q")
 A = TypeVar("A")
+R = TypeVar("R")
 
 log = structlog.get_logger("hadare.allocator")
 
@@ -103,7 +104,7 @@ class Allocator:
         self._historian = Historian(backplane.journal)
         self._inbox: asyncio.Queue[RoundEvent] = asyncio.Queue()
         self._trace = RoundTrace()
-        self._caught_up = {bucket: asyncio.Event() for bucket in ("jobs", "progress", "nodes", "node_wishes")}
+        self._caught_up: list[asyncio.Event] = []
 
     async def run(self) -> None:
         """Stands by, leads, and runs until cancelled. Raises ``Broken`` if another allocator has taken over."""
@@ -145,39 +146,25 @@ class Allocator:
     # --- what arrives ---
 
     def _follow_all(self) -> None:
-        put, now, table = self._inbox.put_nowait, self._now, self._backplane.table
-        self._tasks.create_task(
-            follow(
-                table(subjects.JOBS),
-                lambda c: put(JobSeen(at=now(), job_id=c.name, record=c.entry.record if c.entry else None)),
-                self._caught_up["jobs"].set,
-            )
-        )
-        self._tasks.create_task(
-            follow(
-                table(subjects.PROGRESS),
-                lambda c: put(ProgressSeen(at=now(), job_id=c.name, progress=c.entry.record if c.entry else None)),
-                self._caught_up["progress"].set,
-            )
-        )
-        self._tasks.create_task(
-            follow(
-                table(subjects.NODES),
-                lambda c: put(NodeRegistered(at=now(), node=c.name, inventory=c.entry.record if c.entry else None)),
-                self._caught_up["nodes"].set,
-            )
-        )
-        self._tasks.create_task(
-            follow(
-                table(subjects.NODE_WISHES),
-                lambda c: put(NodeWished(at=now(), node=c.name, wish=c.entry.record if c.entry else None)),
-                self._caught_up["node_wishes"].set,
-            )
-        )
+        now = self._now
+        self._follow(subjects.JOBS, lambda name, record: JobSeen(at=now(), job_id=name, record=record))
+        self._follow(subjects.PROGRESS, lambda name, record: ProgressSeen(at=now(), job_id=name, progress=record))
+        self._follow(subjects.NODES, lambda name, record: NodeRegistered(at=now(), node=name, inventory=record))
+        self._follow(subjects.NODE_WISHES, lambda name, record: NodeWished(at=now(), node=name, wish=record))
+
+    def _follow(self, records: Records[R], seen: Callable[[str, R | None], RoundEvent]) -> None:
+        """Each record that exists, and each change (None: deleted), becomes an event."""
+        caught_up = asyncio.Event()
+        self._caught_up.append(caught_up)
+
+        def see(change: Change[R]) -> None:
+            self._inbox.put_nowait(seen(change.name, change.entry.record if change.entry else None))
+
+        self._tasks.create_task(follow(self._backplane.table(records), see, caught_up.set))
 
     async def _recover(self) -> None:
         """What was stored, once all that exists has been read: a round must not begin on half a cluster."""
-        for caught_up in self._caught_up.values():
+        for caught_up in self._caught_up:
             await caught_up.wait()
         head = await self._fence_predecessor()
         memory = await self._memory.load()
