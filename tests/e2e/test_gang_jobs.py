@@ -57,6 +57,7 @@ async def test_a_gang_over_two_nodes_counts_each_step_once(cluster: LocalCluster
     assert named(told, "mode")[0]["chosen"] == "gang"
     made = named(told, "consolidated")
     assert {version["forks"] for version in made} == {1}
+    assert {version["devices"] for version in made} == {3}
     assert sum(version["round_steps"] for version in made) == 500
 
 

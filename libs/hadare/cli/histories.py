@@ -20,6 +20,7 @@ class VersionTold:
     at: float = 0.0
     steps: int = 0
     forks: int = 0
+    devices: int = 0
     loss: float | None = None
     metrics: dict[str, float] = field(default_factory=dict)
     fork_gain: float | None = None
@@ -33,13 +34,15 @@ def by_version(points: Iterable[api.HistoryPoint]) -> list[VersionTold]:
         known = told.get(point.version) or VersionTold(version=point.version, at=point.at)
         if point.steps is not None:
             known = replace(known, steps=point.steps, forks=point.forks or 0, loss=point.loss, at=point.at)
+            known = replace(known, devices=point.devices or 0)
             known = replace(known, fork_gain=point.fork_gain)
         told[point.version] = replace(known, metrics=point.metrics or known.metrics, guard=point.guard or known.guard)
     return [told[version] for version in sorted(told)]
 
 
 def of_history(versions: Sequence[VersionTold]) -> Table:
-    """A column for each metric, and what a guard chose, if there is one."""
+    """A column for each metric, the forks' devices if a gang has trained, and what a guard chose, if there is one."""
+    gangs = any(one.devices > one.forks for one in versions)
     guarded = any(one.guard for one in versions)
     names = sorted({name for one in versions for name in one.metrics})
     rows = [
@@ -47,6 +50,7 @@ def of_history(versions: Sequence[VersionTold]) -> Table:
             one.version,
             one.steps,
             one.forks or "",
+            *([one.devices or ""] if gangs else []),
             tables.number(one.fork_gain),
             tables.number(one.loss),
             *(tables.number(one.metrics.get(name)) for name in names),
@@ -54,7 +58,8 @@ def of_history(versions: Sequence[VersionTold]) -> Table:
         )
         for one in versions
     ]
-    columns = ("VERSION", "STEPS", "FORKS", "FORK GAIN", "TRAINING LOSS", *(name.upper() for name in names))
+    columns = ("VERSION", "STEPS", "FORKS", *(["DEVICES"] if gangs else []), "FORK GAIN", "TRAINING LOSS")
+    columns += tuple(name.upper() for name in names)
     return tables.table((*columns, "CHOSEN") if guarded else columns, rows, right=columns)
 
 

@@ -183,13 +183,15 @@ class JobRound:
     def _story(self, opened: OpenRound, manifest: VersionManifest, round_steps: int) -> dict[str, Any]:
         told = manifest.guard
         guard = {"chosen": told.chosen, "scores": told.scores, "reason": told.reason} if told else None
+        counted = {parent.fork for parent in manifest.parents}
         return {
             "round": opened.round,
             "version": manifest.version,
             "steps": manifest.steps,
             "total_steps": self.book.progress.total_steps,
             "round_steps": round_steps,
-            "forks": len(manifest.parents),
+            "forks": len(counted),
+            "devices": sum(entry.ranks for entry in opened.forks if entry.fork in counted),
             "fork_gain": self.book.progress.truth.gain if self.book.progress.truth and manifest.parents[1:] else None,
             "loss": self.book.progress.loss,
             "missing": {str(e.fork): e.reason for e in opened.forks if e.outcome == "missing"},

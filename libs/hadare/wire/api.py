@@ -191,6 +191,7 @@ class ReadHistory:
 class HistoryPoint:
     """A version was made (``steps``, ``forks``, ``loss``: of the training) or evaluated (``metrics``), ``at`` Unix s.
 
+    ``devices``: those of its forks together; more than ``forks`` if a gang trained.
     ``loss`` is the newest that a fork had reported when the version was made; ``guard``: what a guard chose then.
     """
 
@@ -199,6 +200,7 @@ class HistoryPoint:
     version: Count
     steps: Count | None = None
     forks: Count | None = None
+    devices: Count | None = None
     loss: float | None = None
     metrics: dict[str, float] = field(default_factory=dict)
     fork_gain: float | None = None

@@ -93,6 +93,7 @@ def _point(stored: StoredEvent) -> api.HistoryPoint:
         version=int(data.get("version", 0)),
         steps=None if data.get("steps") is None else int(data["steps"]),
         forks=None if data.get("forks") is None else int(data["forks"]),
+        devices=None if data.get("devices") is None else int(data["devices"]),
         loss=float(loss) if isinstance(loss, int | float) else None,
         metrics={str(name): float(value) for name, value in metrics.items()} if isinstance(metrics, dict) else {},
         fork_gain=float(data["fork_gain"]) if data.get("fork_gain") is not None else None,

@@ -37,3 +37,13 @@ def test_what_a_guard_chose_is_told_and_why_it_was_the_average_unseen() -> None:
 
 def test_without_a_guard_there_is_nothing_about_choices() -> None:
     assert "CHOSEN" not in shown(a_point(1))
+
+
+def test_a_gang_is_one_fork_on_several_devices_and_said_to_be() -> None:
+    text = shown(a_point(1, forks=3, devices=3), a_point(2, forks=1, devices=4))
+    assert "DEVICES" in text
+    assert text.strip().splitlines()[-1].split()[:4] == ["2", "200", "1", "4"]
+
+
+def test_forks_on_one_device_each_need_no_column_of_devices() -> None:
+    assert "DEVICES" not in shown(a_point(1, forks=3, devices=3))
