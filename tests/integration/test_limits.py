@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -44,8 +45,9 @@ async def test_a_full_weights_store_says_so_keeps_what_it_has_and_goes_on_when_t
 
 
 async def test_a_full_bucket_refuses_the_write_with_the_reason_and_loses_nothing(
-    backplane: NatsBackplane, prefix: str
+    backplane: NatsBackplane, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(backplane.link, "store", partial(backplane.link.store, patience_s=0.5))
     table = backplane.table(NODE_STATES)
     await table.put("n1", NodeStatus(node="n1", state=NodeState.READY))
     await bound(backplane, f"KV_{prefix}_node_states", 2_000)
