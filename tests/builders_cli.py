@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+import click
 from click.testing import CliRunner, Result
 
 from builders_gateway import Others, a_gateway
@@ -20,6 +21,19 @@ from hadare.runtime.memory import MemoryHub
 T = TypeVar("T")
 
 JOB = "workload: pkg.mod:TinyNet\ntotal_steps: 100\nbatch_size: 8\n"
+
+
+def all_commands(group: click.Group, path: str = "hadare") -> Iterator[tuple[str, click.Command]]:
+    """Every command that is no group, by the whole line that calls it."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            assert command.help
+            yield from all_commands(command, f"{path} {name}")
+        else:
+            yield f"{path} {name}", command
 
 
 class Cli:

@@ -9,40 +9,33 @@ from rich.console import Console
 from rich.table import Table
 
 from hadare.cli import tables
-from hadare.cli.boundary import boundary
-from hadare.cli.chaos import chaos
-from hadare.cli.dst import dst
-from hadare.cli.estimates import throughput
-from hadare.cli.forking import consolidate, quality
 from hadare.cli.framework import json_option, pass_session
-from hadare.cli.gang import gang
-from hadare.cli.paper import paper
-from hadare.cli.recover import recover
+from hadare.cli.lazy import LazyGroup
 from hadare.cli.session import Session
-from hadare.cli.start import start
-from hadare.cli.transfer import transfer
 from hadare.wire import codec
 
 if TYPE_CHECKING:
     from hadare.bench.decide import Decisions
 
 
-@click.group()
+@click.group(
+    cls=LazyGroup,
+    lazy={
+        "chaos": "chaos:chaos",
+        "consolidate": "forking:consolidate",
+        "dst": "dst:dst",
+        "gang": "gang:gang",
+        "paper": "paper:paper",
+        "quality": "forking:quality",
+        "recover": "recover:recover",
+        "round": "boundary:boundary",
+        "start": "start:start",
+        "throughput": "estimates:throughput",
+        "transfer": "transfer:transfer",
+    },
+)
 def bench() -> None:
     """Measure HadarE on this machine."""
-
-
-bench.add_command(paper)
-bench.add_command(boundary)
-bench.add_command(dst)
-bench.add_command(chaos)
-bench.add_command(consolidate)
-bench.add_command(quality)
-bench.add_command(gang)
-bench.add_command(start)
-bench.add_command(transfer)
-bench.add_command(throughput)
-bench.add_command(recover)
 
 
 @bench.command()

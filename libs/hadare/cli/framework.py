@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from hadare.cli.exit_codes import ExitCode, exit_code_of
+from hadare.cli.lazy import LazyGroup
 from hadare.cli.session import Session
 from hadare.model.errors import HadareError
 from hadare.wire import codec
@@ -18,7 +19,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _ASKED_FOR_JSON = "hadare.json"
 
 
-class Root(click.Group):
+class Root(LazyGroup):
     """The group ``hadare``. Turns every error into a message on stderr, a JSON document if asked, and an exit code."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

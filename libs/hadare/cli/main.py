@@ -7,7 +7,6 @@ import os
 import click
 
 from hadare import __version__
-from hadare.cli import bench, cluster, doctor, jobs, machine, run, simulate, trace, weights
 from hadare.cli.framework import Root
 from hadare.runtime import logs
 
@@ -17,21 +16,24 @@ started in this directory or one above it. Exit codes: docs/reference/exit-codes
 """
 
 
-@click.group(cls=Root, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+COMMANDS = {
+    **dict.fromkeys(("up", "down", "demo"), "machine"),
+    **dict.fromkeys(("status", "nodes", "drain", "undrain", "forget", "prices", "rounds"), "cluster"),
+    **dict.fromkeys(("submit", "jobs", "job", "watch", "logs", "cancel", "pause", "resume", "delete"), "jobs"),
+    **{name: name for name in ("bench", "doctor", "run", "simulate", "trace", "weights")},
+}
+"""Every command, and the module that has it under the same name."""
+
+
+@click.group(
+    cls=Root,
+    lazy={name: f"{module}:{name}" for name, module in COMMANDS.items()},
+    epilog=_EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(__version__, prog_name="hadare")
 def hadare() -> None:
     """Trains deep-learning jobs on clusters of unequal GPUs and leaves none of them idle."""
-
-
-COMMANDS = (
-    *(machine.up, machine.down, cluster.status, doctor.doctor, machine.demo, run.run),
-    *(jobs.submit, jobs.jobs, jobs.job, jobs.watch, jobs.logs, jobs.cancel, jobs.pause, jobs.resume, jobs.delete),
-    *(cluster.nodes, cluster.drain, cluster.undrain, cluster.forget, cluster.prices, cluster.rounds, weights.weights),
-    bench.bench,
-    *(simulate.simulate, trace.trace),
-)
-for _command in COMMANDS:
-    hadare.add_command(_command)
 
 
 def main() -> None:

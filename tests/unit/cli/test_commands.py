@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 from click.testing import CliRunner
 
-from builders_cli import JOB, Cli
+from builders_cli import JOB, Cli, all_commands
 from builders_gateway import Others, a_fork, a_page, waits
 from hadare import __version__
 from hadare.cli.main import hadare
@@ -406,22 +406,26 @@ def test_a_damaged_cluster_file_is_named(cli: Cli) -> None:
     assert "cluster.json is damaged" in result.stderr
 
 
-def test_a_command_that_is_nearly_right_gets_a_suggestion(cli: Cli) -> None:
-    result = cli("submt")
-    assert result.exit_code == 2
-    assert "'submit'" in result.stderr
+@pytest.mark.parametrize(("line", "meant"), [("submt", "'submit'"), ("bench ronud", "'round'")])
+def test_a_command_that_is_nearly_right_gets_a_suggestion_though_none_is_loaded_yet(line: str, meant: str) -> None:
+    command = [sys.executable, "-c", "from hadare.cli.main import main; main()", *line.split()]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert meant in done.stderr
 
 
 def test_every_command_says_what_it_does_and_takes_json(cli: Cli) -> None:
-    from hadare.cli.main import COMMANDS
+    commands = dict(all_commands(hadare))
+    assert all(command.help for command in commands.values())
+    without = [path for path, c in commands.items() if not any("--json" in option.opts for option in c.params)]
+    assert without == ["hadare trace make"]  # which prints the trace itself
 
-    def leaves(commands: Iterable[click.Command]) -> Iterator[click.Command]:
-        for command in commands:
-            assert command.help
-            yield from leaves(command.commands.values()) if isinstance(command, click.Group) else [command]
 
-    without = [c.name for c in leaves(COMMANDS) if not any("--json" in option.opts for option in c.params)]
-    assert without == ["make"]  # `trace make` prints the trace itself
+def test_a_command_does_not_wait_for_the_libraries_of_others() -> None:
+    program = "import sys; from hadare.cli.main import hadare as h; h.main(['jobs', '--help'], standalone_mode=False)"
+    heavy = "print([name for name in ('scipy', 'torch', 'matplotlib', 'pandas') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", f"{program}\n{heavy}"], capture_output=True, text=True, check=True)
+    assert done.stdout.strip().endswith("[]")
 
 
 def test_the_demonstration_runs_with_the_options_given(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

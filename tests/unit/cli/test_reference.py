@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import pytest
 
+from builders_cli import all_commands
 from hadare.cli.main import hadare
 from hadare.model.jobs import ConsolidationSpec, Constraints, JobSpec, Until
 from hadare.runtime.nats_streams import EVENTS_MAX_AGE_S, LOGS_MAX_AGE_S
@@ -17,15 +17,7 @@ from hadare.wire import api
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference"
 
 
-def commands(group: click.Group, path: str = "hadare") -> Iterator[tuple[str, click.Command]]:
-    for name, command in group.commands.items():
-        if isinstance(command, click.Group):
-            yield from commands(command, f"{path} {name}")
-        else:
-            yield f"{path} {name}", command
-
-
-COMMANDS = list(commands(hadare))
+COMMANDS = list(all_commands(hadare))
 
 
 @pytest.mark.parametrize(("path", "command"), COMMANDS, ids=[path for path, _ in COMMANDS])
