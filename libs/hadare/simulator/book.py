@@ -103,6 +103,6 @@ class Book:
     def _measured(self, progress: JobProgress, brought: Sequence[Brought]) -> dict[str, Measured]:
         known = dict(progress.throughput)
         for each in brought:
-            for name, rate in self._world.observed(each).items():
+            for name, rate in self._world.observed(each):
                 known[name] = observe(known.get(name), rate)
         return known

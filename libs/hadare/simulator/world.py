@@ -137,17 +137,18 @@ class World:
             brought.append(Brought(fork, steps, trained, max(end, fork.starts_s) if trained else until_s))
         return brought
 
-    def observed(self, brought: Brought) -> dict[str, float]:
-        """What the agents measured: steps/s of one rank on each type of the fork's gang."""
+    def observed(self, brought: Brought) -> list[tuple[str, float]]:
+        """What the agents measured: the type and the steps/s of each rank of the fork."""
         if brought.steps <= 0 or brought.lost:
-            return {}
+            return []
         factor = self.spread_factor(brought.fork.plan)
         rates = self._rates[brought.fork.plan.job_id]
-        return {
-            member.type: rates[member.type] * factor * self._error()
+        return [
+            (member.type, rates[member.type] * factor * self._error())
             for member in brought.fork.plan.gang
             if member.type in rates
-        }
+            for _ in range(member.count)
+        ]
 
     def _error(self) -> float:
         return max(0.1, self._chance.gauss(1.0, self._noise)) if self._noise > 0 else 1.0
