@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import io
 import random
+from math import ceil
 from pathlib import Path
 from typing import cast
 
@@ -13,13 +14,16 @@ import pytest
 
 from hadare.model.errors import Rejected, Unavailable
 from hadare.model.jobs import ObjectRef
+from hadare.runtime import nats_objects
 from hadare.runtime.nats_connection import NatsBackplane
-from hadare.runtime.nats_objects import CHUNK_BYTES, IN_FLIGHT, NatsObjects
+from hadare.runtime.nats_objects import IN_FLIGHT, NatsObjects
 from hadare.runtime.pace import Pace
 from hadare.wire.subjects import WEIGHTS
 from nats_fixtures import Connect
 
 pytestmark = pytest.mark.integration
+
+CHUNK_BYTES = 2**19
 
 
 @pytest.fixture
@@ -48,7 +52,18 @@ async def test_a_stock_client_reads_what_we_wrote(backplane: NatsBackplane, sour
     into = io.BytesIO()
     found = await (await stock(backplane)).get(ref.name, writeinto=into)
     assert into.getvalue() == content
-    assert (found.info.size, found.info.chunks) == (ref.bytes, 5)
+    assert found.info.options is not None
+    assert found.info.options.max_chunk_size is not None
+    # As many as the largest message of this server makes necessary.
+    assert (found.info.size, found.info.chunks) == (ref.bytes, ceil(ref.bytes / found.info.options.max_chunk_size))
+
+
+async def test_no_chunk_is_larger_than_the_server_takes(
+    backplane: NatsBackplane, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backplane.link.client, "_max_payload", 2**20)
+    ref = await backplane.objects(WEIGHTS).put(source, "job1.v3")
+    assert (await (await stock(backplane)).get_info(ref.name)).chunks == 3
 
 
 async def test_we_read_what_a_stock_client_wrote(backplane: NatsBackplane, content: bytes, tmp_path: Path) -> None:
@@ -178,8 +193,9 @@ def with_pace(backplane: NatsBackplane, pace: Cut) -> NatsObjects:
 
 
 @pytest.fixture
-def large(tmp_path: Path) -> Path:
-    """Forty chunks and a bit."""
+def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Forty chunks and a bit, of a size that every server takes."""
+    monkeypatch.setattr(nats_objects, "CHUNK_BYTES", CHUNK_BYTES)
     path = tmp_path / "large"
     path.write_bytes(random.Random(8).randbytes(40 * CHUNK_BYTES + 5))
     return path
@@ -246,7 +262,7 @@ async def test_an_upload_that_was_cut_off_goes_on_where_it_was(
     monkeypatch.setattr(objects, "_send_chunk", line)
     ref = await objects.put(large, "a")
     assert line.sent <= 41 + IN_FLIGHT
-    monkeypatch.undo()
+    monkeypatch.setattr(objects, "_send_chunk", line._send)
     into = io.BytesIO()
     found = await (await stock(backplane)).get(ref.name, writeinto=into)
     assert (hashlib.sha256(into.getvalue()).hexdigest(), found.info.chunks) == (ref.sha256, 41)

@@ -15,10 +15,11 @@ from builders_leases import NODE, a_lease
 from builders_node_agent import RATE, World
 from hadare.model.devices import Heartbeat
 from hadare.model.errors import Broken, Unavailable
+from hadare.model.jobs import VersionMade
 from hadare.model.leases import Lease, LeaseAnswer, Revoke, Revoked, StepReport
 from hadare.runtime.memory_stores import MemoryObjects
 from hadare.runtime.virtual import run_virtually
-from hadare.wire.subjects import GRANT, HEARTBEAT, NODES, REVOKE, STEP_REPORT, WEIGHTS
+from hadare.wire.subjects import GRANT, HEARTBEAT, NODES, REVOKE, STEP_REPORT, VERSION_MADE, WEIGHTS
 from hadare_node_agent.registration import LOOK_AFTER_S
 from hadare_node_agent.results import ResultStore
 
@@ -46,6 +47,20 @@ def play(tmp_path: Path) -> Play:
 
 async def grant(world: World, lease: Lease) -> LeaseAnswer:
     return await world.asker.ask(GRANT, lease, timeout_s=2.0, node=NODE)
+
+
+def test_a_version_that_the_tracker_tells_of_is_here_before_a_lease_asks_for_it(play: Play) -> None:
+    async def scene(world: World) -> None:
+        ref = await world.store("version 1")
+        made = VersionMade(job_id="apple", weights=ref)
+        await world.asker.publish(VERSION_MADE, made, node=NODE)
+        await world.asker.publish(
+            VERSION_MADE, replace(made, weights=replace(ref, name="gone", sha256="0" * 64)), node=NODE
+        )
+        await asyncio.sleep(0.1)
+        assert [path.read_text() for path in (world.folder / "weights").glob("*.safetensors")] == ["version 1"]
+
+    play(scene)
 
 
 async def revoke(world: World, job: str) -> Revoked:

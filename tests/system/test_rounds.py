@@ -12,7 +12,7 @@ import pytest
 
 from builders import a_job
 from builders_cluster import Cluster
-from hadare.model.jobs import Desired, JobState
+from hadare.model.jobs import Desired, JobState, VersionMade
 from hadare.model.rounds import OpenAnswer, OpenRequest
 from hadare.runtime import telemetry
 from hadare.runtime.memory import MemoryHub
@@ -50,6 +50,26 @@ def test_a_job_alone_trains_on_every_device_and_completes_with_the_metrics_of_it
         assert done.metrics_version == done.version
         trained = {agent.node for agent in cluster.agents.values() if any(x.kind == "train" for x in agent.leases)}
         assert trained == {node for node, _ in FIVE}
+
+    live(story)
+
+
+def test_the_nodes_that_trained_for_a_version_are_told_of_it_and_no_others() -> None:
+    async def story(cluster: Cluster) -> None:
+        told: list[tuple[str, int]] = []
+        bus = cluster.hub.connect("listener").bus
+        for node in ("n1", "n2"):
+
+            async def hear(made: VersionMade, node: str = node) -> None:
+                told.append((node, int(made.weights.name.split(".v")[1].split(".")[0])))
+
+            await bus.subscribe(subjects.VERSION_MADE, hear, node=node)
+        cluster.start_control()
+        cluster.start_agent("n1", "V100")
+        await cluster.submit(a_job(total_steps=600))
+        await cluster.until("job-a", lambda p: p.version == 2)
+        await asyncio.sleep(0.1)
+        assert told == [("n1", 1), ("n1", 2)]
 
     live(story)
 

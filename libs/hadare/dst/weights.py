@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from hadare.dst.plane import SimObjects
 from hadare.forking.outer import AVERAGE, CANDIDATES
 from hadare.machines.tracker_events import Candidate, Consolidate, Consolidated, ForkKept
+from hadare.model.jobs import ObjectRef
 
 
 class ForkWeights(msgspec.Struct, frozen=True, tag="fork"):
@@ -48,6 +49,9 @@ class SimAverager:
     """The tracker's averager: reads the base and every fork, accepts all, and stores what it made of them."""
 
     objects: SimObjects
+
+    async def fetch_ahead(self, job_id: str, round_number: int, fork: int, ref: ObjectRef) -> None:
+        """It keeps no files."""
 
     async def forget(self, job_id: str) -> None:
         """It keeps nothing."""

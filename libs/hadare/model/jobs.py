@@ -183,6 +183,17 @@ class ObjectRef:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class VersionMade:
+    """Told to the nodes that trained for a version, before it is decided who trains from it: they fetch it meanwhile.
+
+    Says nothing of whether the version was published, and may be lost or late.
+    """
+
+    job_id: JobId
+    weights: ObjectRef
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     """A smoothed measurement of one rank's throughput on a device type, in steps/s, of ``count`` observations."""
 

@@ -135,7 +135,7 @@ class EmbeddedNats:
             [
                 f"listen: 127.0.0.1:{self.port or -1}",
                 "http: 127.0.0.1:-1",
-                "max_payload: 1MB",
+                "max_payload: 4MB",
                 f"ports_file_dir: {json.dumps(str(here))}",
                 f"log_file: {json.dumps(str(here / 'nats-server.log'))}",
                 "logfile_size_limit: 16MB",

@@ -32,13 +32,18 @@ from hadare.runtime.parts import Part
 
 log = structlog.get_logger("hadare.nats")
 
-CHUNK_BYTES = 512 * 1024
-IN_FLIGHT = 8
+CHUNK_BYTES = 2 * 2**20
+"""At most: each chunk is a message that the server syncs to disk, so few are cheaper than many. A server that takes
+only smaller messages gets smaller chunks."""
+
+IN_FLIGHT = 4
 STALL_S = 30.0
 """A transfer that makes no progress for this long has failed."""
 
 _PUT_PATIENCE_S = 90.0
 _MAX_NAME = 256
+# Of the largest message, what is left for its subject and headers.
+_MESSAGE_MARGIN = 32 * 1024
 # Uploads that were cut off and may be gone on with; what is forgotten beyond that is garbage, and collected.
 _MOST_BEGUN = 64
 
@@ -52,6 +57,7 @@ class Upload:
     """How far an upload has come: ``sent`` chunks have landed in order, the newest at ``last`` of the stream."""
 
     nuid: str
+    chunk_bytes: int
     sent: int = 0
     last: int = 0
 
@@ -130,7 +136,7 @@ class NatsObjects:
 
     async def _upload(self, path: Path, ref: ObjectRef) -> None:
         """Goes on with an upload of this process that was cut off. What failed for good leaves no chunk behind."""
-        upload = self._begun.pop(ref.name, None) or Upload(self._link.new_id())
+        upload = self._begun.pop(ref.name, None) or Upload(self._link.new_id(), self._chunk_bytes())
         subject = self._chunk_subject(upload.nuid)
         try:
             if upload.sent:
@@ -160,11 +166,11 @@ class NatsObjects:
         if not unheard:
             return
         with path.open("rb") as file:
-            file.seek(upload.sent * CHUNK_BYTES)
+            file.seek(upload.sent * upload.chunk_bytes)
             async with Reader(self._link, self._stream, [subject], after=upload.last, patience_s=STALL_S) as reader:
                 for _ in range(unheard):
                     stored = await reader.next()
-                    if stored is None or stored.data != await asyncio.to_thread(file.read, CHUNK_BYTES):
+                    if stored is None or stored.data != await asyncio.to_thread(file.read, upload.chunk_bytes):
                         raise Disordered("chunks arrived out of order")
                     upload.sent, upload.last = upload.sent + 1, stored.sequence
 
@@ -175,12 +181,12 @@ class NatsObjects:
 
     async def _send_chunks(self, path: Path, upload: Upload, size: int) -> None:
         """``IN_FLIGHT`` chunks at a time. One that fails, or that lands out of order, fails the whole upload."""
-        subject, sent = self._chunk_subject(upload.nuid), upload.sent * CHUNK_BYTES
+        subject, sent = self._chunk_subject(upload.nuid), upload.sent * upload.chunk_bytes
         acks: deque[asyncio.Task[int]] = deque()
         try:
             with path.open("rb") as file:
                 file.seek(sent)
-                while chunks := await asyncio.to_thread(_chunks_of, file):
+                while chunks := await asyncio.to_thread(_chunks_of, file, upload.chunk_bytes):
                     for chunk in chunks:
                         acks.append(asyncio.create_task(self._send_chunk(subject, chunk)))
                         sent += len(chunk)
@@ -213,7 +219,7 @@ class NatsObjects:
             "mtime": datetime.now(UTC).isoformat(),
             "chunks": upload.sent,
             "digest": "SHA-256=" + base64.urlsafe_b64encode(raw).decode(),
-            "options": {"max_chunk_size": CHUNK_BYTES},
+            "options": {"max_chunk_size": upload.chunk_bytes},
         }
         await self._link.store(
             self._meta_subject(ref.name),
@@ -268,6 +274,9 @@ class NatsObjects:
         except (Unavailable, ApiError) as error:
             log.warning("chunks of a failed upload stay until they are collected", error=str(error))
 
+    def _chunk_bytes(self) -> int:
+        return max(1, min(CHUNK_BYTES, self._link.client.max_payload - _MESSAGE_MARGIN))
+
     def _chunk_subject(self, nuid: str) -> str:
         return f"$O.{self._bucket}.C.{nuid}"
 
@@ -298,7 +307,7 @@ def _digest_of(path: Path) -> tuple[str, int]:
         return digest, file.seek(0, os.SEEK_END)
 
 
-def _chunks_of(file: BinaryIO) -> list[bytes]:
+def _chunks_of(file: BinaryIO, size: int) -> list[bytes]:
     """Several at once: each visit of a thread costs about as much as a chunk."""
-    block = file.read(IN_FLIGHT * CHUNK_BYTES)
-    return [block[at : at + CHUNK_BYTES] for at in range(0, len(block), CHUNK_BYTES)]
+    block = file.read(IN_FLIGHT * size)
+    return [block[at : at + size] for at in range(0, len(block), size)]

@@ -82,7 +82,7 @@ class Roles:
                 *self._reads(self._weights),
                 *self._writes_objects(WEIGHTS),
                 f"$JS.API.STREAM.PURGE.{self._weights}",
-                *self._on(subjects.GRANT, subjects.REVOKE),
+                *self._on(subjects.GRANT, subjects.REVOKE, subjects.VERSION_MADE),
                 *self._own("event.v1.job.>"),
             ],
             subscribe=self._on(subjects.OPEN_ROUND, subjects.CLOSE_ROUND, subjects.RESULT),
@@ -101,7 +101,7 @@ class Roles:
                 *self._own(f"event.v1.node.{node}.>", "log.v1.>"),
             ],
             # Its own heartbeats, too: by them it finds out that its name is taken.
-            subscribe=self._on(subjects.GRANT, subjects.REVOKE, subjects.HEARTBEAT, node=node),
+            subscribe=self._on(subjects.GRANT, subjects.REVOKE, subjects.VERSION_MADE, subjects.HEARTBEAT, node=node),
         )
 
     def client(self) -> Permissions:

@@ -93,6 +93,14 @@ async def follow(table: Table[T], see: Callable[[Change[T]], None], caught_up: C
             see(change)
 
 
+async def all_of(*writes: Awaitable[object]) -> None:
+    """All at once, each to its end; then raises what the first of those that failed has raised."""
+    ends = await asyncio.gather(*writes, return_exceptions=True)
+    for end in ends:
+        if isinstance(end, BaseException):
+            raise end
+
+
 async def stored(write: Callable[[], Awaitable[T]], what: str) -> T:
     """A write to the state of record: retried while the store is away, then the process has to end."""
     return await retrying(write, what=what, patience_s=PATIENCE_S)

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from hadare.model.devices import Heartbeat, NodeInventory, NodeStatus, NodeWish
 from hadare.model.errors import Rejected
-from hadare.model.jobs import JobProgress, JobRecord, VersionManifest
+from hadare.model.jobs import JobProgress, JobRecord, VersionMade, VersionManifest
 from hadare.model.leases import ForkResult, Lease, LeaseAnswer, ResultAnswer, Revoke, Revoked, StepReport
 from hadare.model.plans import PriceBook
 from hadare.model.rounds import (
@@ -89,6 +89,7 @@ class Records(Generic[M]):
 
 HEARTBEAT = Topic("node.v1.{node}.heartbeat", Heartbeat)
 STEP_REPORT = Topic("node.v1.{node}.report", StepReport)
+VERSION_MADE = Topic("node.v1.{node}.version", VersionMade)
 PRICES_CHANGED = Topic("pricing.v1.changed", PriceBook)
 
 GRANT = Endpoint("node.v1.{node}.grant", Lease, LeaseAnswer)

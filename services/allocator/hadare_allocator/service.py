@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -49,11 +49,11 @@ from hadare.machines.rounds import RoundMachine
 from hadare.model.devices import Heartbeat
 from hadare.model.errors import Broken, Rejected, Unavailable
 from hadare.model.leases import Lease
-from hadare.model.rounds import RoundHead
+from hadare.model.rounds import RoundHead, RoundPage
 from hadare.runtime.bus import Backplane, Change, Identity
 from hadare.runtime.election import Leadership, Term
 from hadare.runtime.owned import OwnTable
-from hadare.runtime.shell import Historian, follow, stored
+from hadare.runtime.shell import Historian, all_of, follow, stored
 from hadare.runtime.telemetry import span
 from hadare.scheduling.modes import plan_round
 from hadare.scheduling.policies import policy_of
@@ -101,6 +101,7 @@ class Allocator:
         self._pages = OwnTable(backplane.table(subjects.ROUND_PAGES), "plan page")
         self._memory = OwnTable(backplane.table(subjects.ROUND_MEMORY), "memory")
         self._node_states = OwnTable(backplane.table(subjects.NODE_STATES), "node state")
+        self._heads_in_order = asyncio.Lock()
         self._historian = Historian(backplane.journal)
         self._inbox: asyncio.Queue[RoundEvent] = asyncio.Queue()
         self._trace = RoundTrace()
@@ -222,8 +223,8 @@ class Allocator:
             case StoreRound():
                 await self._store_round(command)
             case StoreHead():
-                await self._heads.write("", command.head)
                 self._trace.end()
+                self._begin(self._store_head(command.head))
             case StoreNodeStatus(status=status):
                 await self._node_states.write(status.node, status)
                 log.info("node state", node=status.node, state=status.state, reason=status.reason)
@@ -276,16 +277,27 @@ class Allocator:
 
     async def _store_round(self, command: StoreRound) -> None:
         with self._trace.step("store", pages=len(command.pages)):
-            for leases in command.leases:
-                await self._leases.write(leases.node, leases)
-            for page in command.pages:
-                await self._pages.write(f"{page.round}.{page.page}", page)
-            await self._memory.write("", command.memory)
-            await self._heads.write("", command.head)
+            # The head makes the rest valid, so it comes last; what it names may land in any order.
+            await all_of(
+                *(self._leases.write(leases.node, leases) for leases in command.leases),
+                self._store_pages(command.pages),
+                self._memory.write("", command.memory),
+            )
+            await self._store_head(command.head)
         self._trace.place(command.leases)
         self._inbox.put_nowait(RoundStored(at=self._now(), round=command.head.round))
         if command.forget_round > 0:
             self._begin(self._forget(command.forget_round))
+
+    async def _store_head(self, head: RoundHead) -> None:
+        """One after another: that a round has ended is written while the next is priced and planned."""
+        async with self._heads_in_order:
+            await self._heads.write("", head)
+
+    async def _store_pages(self, pages: Sequence[RoundPage]) -> None:
+        """In order: a successor looks for what was left of them from the first to the first that is missing."""
+        for page in pages:
+            await self._pages.write(f"{page.round}.{page.page}", page)
 
     async def _forget(self, round_number: int) -> None:
         first = await self._pages.load([f"{round_number}.0"])

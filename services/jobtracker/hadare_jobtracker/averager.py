@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+import structlog
+
 from hadare.forking.outer import AVERAGE, outer_of
 from hadare.machines.tracker_events import Candidate, Consolidate, Consolidated, ForkKept
+from hadare.model.errors import HadareError
 from hadare.model.jobs import ObjectRef
 from hadare.runtime.bus import Objects
 
@@ -18,10 +22,28 @@ if TYPE_CHECKING:
     from hadare.training.averaging import Consolidation
 
 
+log = structlog.get_logger("hadare.jobtracker")
+
+MOST_AHEAD_BYTES = 2**28
+"""Of results that were fetched before their consolidation, of all jobs: the folder may be in memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Coming:
+    """A result that is fetched, or was, before its consolidation begins."""
+
+    task: asyncio.Task[None]
+    bytes: int
+
+
 class Averager(Protocol):
     """Makes a version of a round's forks. Raises ``HadareError`` or ``OSError`` if that could not be done now."""
 
     async def consolidate(self, task: Consolidate) -> Consolidated: ...
+
+    async def fetch_ahead(self, job_id: str, round_number: int, fork: int, ref: ObjectRef) -> None:
+        """Fetches a fork's result while others of its round are still on their way; if it cannot, nothing is lost."""
+        ...
 
     async def forget(self, job_id: str) -> None:
         """The job has ended: drops what is kept for its next version, once none is being made any more."""
@@ -36,6 +58,7 @@ class WeightsAverager:
         self._work_dir = work_dir
         self._slots = asyncio.Semaphore(at_once)
         self._at_work: dict[str, asyncio.Lock] = {}
+        self._coming: dict[str, dict[Path, _Coming]] = {}
         shutil.rmtree(work_dir, ignore_errors=True)
         work_dir.mkdir(parents=True, exist_ok=True)
 
@@ -46,8 +69,23 @@ class WeightsAverager:
             await asyncio.to_thread(_only_folder, round_folder)
             # If it fails, what was fetched stays for the next attempt.
             made = await self._consolidate(task, folder, round_folder)
+            await self._drop_coming(task.job_id)
             await asyncio.to_thread(shutil.rmtree, round_folder, ignore_errors=True)
             return made
+
+    async def fetch_ahead(self, job_id: str, round_number: int, fork: int, ref: ObjectRef) -> None:
+        round_folder = self._work_dir / job_id / str(round_number)
+        path, coming = _fork_path(round_folder, fork, ref), self._coming.setdefault(job_id, {})
+        held = sum(one.bytes for files in self._coming.values() for one in files.values())
+        if path in coming or held + ref.bytes > MOST_AHEAD_BYTES:
+            return
+        await asyncio.to_thread(round_folder.mkdir, parents=True, exist_ok=True)
+        task = asyncio.create_task(self._objects.get(ref, path))
+        coming[path] = _Coming(task, ref.bytes)
+        try:
+            await task
+        except (HadareError, OSError) as error:
+            log.info("a result was not fetched ahead", job_id=job_id, fork=fork, reason=str(error))
 
     async def warm_up(self) -> None:
         """Imports torch ahead of the first round's end, which would otherwise wait for it."""
@@ -55,6 +93,7 @@ class WeightsAverager:
 
     async def forget(self, job_id: str) -> None:
         async with self._at_work.setdefault(job_id, asyncio.Lock()):
+            await self._drop_coming(job_id)
             await asyncio.to_thread(shutil.rmtree, self._work_dir / job_id, ignore_errors=True)
         self._at_work.pop(job_id, None)
 
@@ -67,7 +106,10 @@ class WeightsAverager:
         )  # torch, on first use
 
         base = await self._base(task.base, folder)
-        paths = [round_folder / f"fork-{fork.fork}.{fork.object.sha256}.safetensors" for fork in task.forks]
+        paths = [_fork_path(round_folder, fork.fork, fork.object) for fork in task.forks]
+        coming = self._coming.get(task.job_id, {})
+        if under_way := {coming[path].task for path in paths if path in coming}:
+            await asyncio.wait(under_way)
         await asyncio.gather(*(self._fetch(fork.object, path) for fork, path in zip(task.forks, paths, strict=True)))
         files = [
             ForkFile(fork=fork.fork, path=path, steps=fork.steps, attempt=fork.attempt, sha256=fork.object.sha256)
@@ -105,6 +147,13 @@ class WeightsAverager:
             candidates=candidates,
         )
 
+    async def _drop_coming(self, job_id: str) -> None:
+        """What was fetched ahead is read, or of no use; what of it is still under way as well."""
+        tasks = [one.task for one in self._coming.pop(job_id, {}).values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
     async def _base(self, ref: ObjectRef, folder: Path) -> Path:
         """The base's file: usually the version that was made here a round ago."""
         path = folder / f"{ref.sha256}.safetensors"
@@ -127,6 +176,10 @@ class WeightsAverager:
         places = [(made[name][0], folder / f"{one.weights.sha256}.safetensors") for name, one in stored.items()]
         await asyncio.to_thread(_keep_only, places)
         return stored
+
+
+def _fork_path(round_folder: Path, fork: int, ref: ObjectRef) -> Path:
+    return round_folder / f"fork-{fork}.{ref.sha256}.safetensors"
 
 
 def _keep_only(new: Sequence[tuple[Path, Path]]) -> None:

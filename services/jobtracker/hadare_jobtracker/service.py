@@ -19,6 +19,7 @@ from hadare.machines.tracker_events import (
     AnswerResult,
     CloseAsked,
     Consolidate,
+    Consolidated,
     ConsolidationFailed,
     DeleteObjects,
     ForgetJob,
@@ -44,7 +45,7 @@ from hadare.machines.tracker_events import (
 )
 from hadare.model.devices import NodeInventory, NodeState, NodeStatus
 from hadare.model.errors import HadareError, Rejected, Unavailable
-from hadare.model.jobs import JobProgress, JobRecord
+from hadare.model.jobs import JobProgress, JobRecord, VersionMade
 from hadare.model.leases import ForkResult, ResultAnswer
 from hadare.model.rounds import CloseAnswer, CloseRequest, OpenAnswer, OpenRequest
 from hadare.runtime.bus import Backplane, Change, Identity, Route
@@ -60,6 +61,7 @@ log = structlog.get_logger("hadare.jobtracker")
 IDENTITY = Identity("hadare-jobtracker", __version__, "ledger, consolidation and progress of all jobs")
 
 _TICK_S = 1.0
+_DELETE_AFTER_S = 1.0
 _GRANT_TIMEOUT_S = 5.0
 _REVOKE_TIMEOUT_S = 30.0
 
@@ -89,6 +91,8 @@ class JobTracker:
         self._traceparents: dict[str, str] = {}
         self._inventories: dict[str, NodeInventory] = {}
         self._states: dict[str, NodeState] = {}
+        self._trained: dict[str, set[str]] = {}
+        """Nodes whose results a job's next version is made of, as far as this process has heard."""
         self.ready = asyncio.Event()
 
     async def run(self) -> None:
@@ -201,6 +205,10 @@ class JobTracker:
         answer: ResultAnswer = await self._questions.put(
             lambda token: self._inbox.put_nowait(ResultArrived(at=self._now(), result=result, token=token))
         )
+        if answer.counted and result.kind == "train" and result.object is not None:
+            key = result.key
+            self._trained.setdefault(key.job_id, set()).add(result.node)
+            self._begin(self._averager.fetch_ahead(key.job_id, key.round, key.fork, result.object))
         return answer
 
     async def _tick(self) -> None:
@@ -254,6 +262,7 @@ class JobTracker:
         data = {"state": progress.state, "steps": progress.steps, "version": progress.version}
         log.debug("progress stored", job_id=progress.job_id, **data)
         if progress.state.ended:
+            self._trained.pop(progress.job_id, None)
             self._begin(self._averager.forget(progress.job_id))
 
     async def _consolidate(self, command: Consolidate) -> None:
@@ -273,6 +282,19 @@ class JobTracker:
                 self._inbox.put_nowait(failed)
                 return
         self._inbox.put_nowait(replace(done, at=self._now()))
+        await self._tell_nodes(done)
+
+    async def _tell_nodes(self, done: Consolidated) -> None:
+        """So that they have the version by the time that a lease asks for it. Of a guard's candidates any may win."""
+        nodes = self._trained.pop(done.job_id, set())
+        if done.weights is None or len(done.candidates) > 1:
+            return
+        made = VersionMade(job_id=done.job_id, weights=done.weights)
+        for node in sorted(nodes):
+            try:
+                await self._bus.publish(subjects.VERSION_MADE, made, node=node)
+            except HadareError as error:
+                log.info("a node was not told of a version", node=node, job_id=done.job_id, reason=str(error))
 
     async def _grant(self, command: GrantLease) -> None:
         lease = command.lease
@@ -316,6 +338,8 @@ class JobTracker:
         self._inbox.put_nowait(ObjectsListed(at=self._now(), names=tuple(names)))
 
     async def _delete(self, command: DeleteObjects) -> None:
+        """Not at once: when a version has just been made, its forks wait for the same store."""
+        await asyncio.sleep(_DELETE_AFTER_S)
         for name in command.names:
             await stored(lambda name=name: self._objects.delete(name), f"delete {name}")  # type: ignore[misc]
 
@@ -323,6 +347,7 @@ class JobTracker:
         for version in command.versions:
             await self._versions.delete(f"{command.job_id}.{version}")
         await self._progress.delete(command.job_id)
+        self._trained.pop(command.job_id, None)
         self._traceparents.pop(command.job_id, None)
 
 

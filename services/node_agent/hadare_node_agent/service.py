@@ -20,11 +20,12 @@ from hadare.machines.lease_state import LeaseLimits
 from hadare.machines.leases import LeaseMachine
 from hadare.model.devices import Device, NodeInventory
 from hadare.model.errors import Broken, HadareError, Rejected
+from hadare.model.jobs import VersionMade
 from hadare.model.leases import ForkResult, Lease, LeaseAnswer, Revoke, Revoked
 from hadare.runtime import telemetry
 from hadare.runtime.bus import Backplane, Identity, Route
 from hadare.runtime.shell import Questions
-from hadare.wire.subjects import GRANT, RESULT, REVOKE
+from hadare.wire.subjects import GRANT, RESULT, REVOKE, VERSION_MADE
 from hadare_node_agent.devices import Probe
 from hadare_node_agent.heartbeat import Heart, Vitals
 from hadare_node_agent.namesake import find_namesake
@@ -151,6 +152,7 @@ class NodeAgent:
             ),
             [Route(GRANT, self._on_grant, self._tokens), Route(REVOKE, self._on_revoke, self._tokens)],
         )
+        hearing = await self._out.backplane.bus.subscribe(VERSION_MADE, self._on_version, **self._tokens)
         self._registration.changed()
         self._history.add("agent_started", {"incarnation": self._identity.incarnation})
         self._out.heart.start(self._vitals)
@@ -161,6 +163,7 @@ class NodeAgent:
             await self._history.flush(_FLUSH_S)
         finally:
             await self._out.heart.stop()
+            await hearing.stop()
             await serving.stop()  # what is asked meanwhile is still answered: the inbox is read to the end
 
     async def _consume(self) -> None:
@@ -209,6 +212,16 @@ class NodeAgent:
         answer: Revoked = await self._questions.put(ask)
         log.info("revoked", job=revoke.job_id, ended=answer.ended, free=answer.free, cause=revoke.reason)
         return answer
+
+    async def _on_version(self, made: VersionMade) -> None:
+        self._start(self._fetch_ahead(made))
+
+    async def _fetch_ahead(self, made: VersionMade) -> None:
+        """While the next round is planned. What fails here is fetched when a lease asks for it, or never."""
+        try:
+            await self._out.weights.fetch_ahead(made.weights)
+        except (HadareError, OSError) as error:
+            log.info("a version was not fetched ahead", job=made.job_id, reason=str(error))
 
     # --- commands -------------------------------------------------------------------------------------------------
 

@@ -32,6 +32,10 @@ class Weights(Protocol):
         """
         ...
 
+    async def fetch_ahead(self, ref: ObjectRef) -> None:
+        """Fetches a version that nobody has asked for yet, once. Raises ``Rejected`` (404), ``Unavailable``."""
+        ...
+
     async def upload(self, path: Path, label: str) -> ObjectRef:
         """Takes the file over. Raises ``Unavailable``."""
         ...
@@ -61,16 +65,11 @@ class WeightsCache:
         remove_old_parts(directory, _PART_AGE_S)
 
     async def fetch(self, lease: str, ref: ObjectRef, *, sent: bool = False) -> Path:
-        source = self._sent if sent else self._objects
         self._pins[lease] = ref.sha256
-        path = self._path(ref.sha256)
-        async with self._locks.setdefault(ref.sha256, asyncio.Lock()):
-            if not await self._holds(path, ref):
-                await retrying(lambda: source.get(ref, path), what=f"fetch {ref.name}", patience_s=self._patience_s)
-                self._verified.add(ref.sha256)
-        path.touch()
-        self._make_room()
-        return path
+        return await self._bring(ref, self._sent if sent else self._objects, self._patience_s)
+
+    async def fetch_ahead(self, ref: ObjectRef) -> None:
+        await self._bring(ref, self._objects, 0.0)
 
     async def upload(self, path: Path, label: str) -> ObjectRef:
         ref = await retrying(
@@ -82,6 +81,16 @@ class WeightsCache:
 
     def release(self, lease: str) -> None:
         self._pins.pop(lease, None)
+
+    async def _bring(self, ref: ObjectRef, source: Objects, patience_s: float) -> Path:
+        path = self._path(ref.sha256)
+        async with self._locks.setdefault(ref.sha256, asyncio.Lock()):
+            if not await self._holds(path, ref):
+                await retrying(lambda: source.get(ref, path), what=f"fetch {ref.name}", patience_s=patience_s)
+                self._verified.add(ref.sha256)
+        path.touch()
+        self._make_room()
+        return path
 
     def _path(self, sha256: str) -> Path:
         return self._directory / f"{sha256}.safetensors"

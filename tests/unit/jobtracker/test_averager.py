@@ -16,7 +16,7 @@ from hadare.model.jobs import ConsolidationSpec, ObjectRef
 from hadare.runtime.memory import MemoryHub
 from hadare.runtime.memory_stores import MemoryObjects
 from hadare.training.tensorfile import Reader
-from hadare_jobtracker.averager import WeightsAverager
+from hadare_jobtracker.averager import MOST_AHEAD_BYTES, WeightsAverager
 
 
 async def made(folder: Path, how: ConsolidationSpec, forks: list[tuple[int, Tensor]]) -> tuple[Consolidated, Path]:
@@ -81,6 +81,35 @@ async def test_nothing_is_kept_of_a_job_that_has_ended_not_even_by_a_version_und
     assert list((tmp_path / "work").iterdir())
     await asyncio.gather(averager.consolidate(task), averager.forget("j"))
     assert list((tmp_path / "work").iterdir()) == []
+
+
+async def test_a_result_that_was_fetched_ahead_is_not_fetched_again_and_nothing_of_it_stays(tmp_path: Path) -> None:
+    objects = Flaky(MemoryHub())
+    base = await objects.put(a_file(tmp_path / "base", {"model.w": torch.zeros(2)}), "v0")
+    fork = await objects.put(a_file(tmp_path / "fork", {"model.w": torch.ones(2)}), "fork")
+    given = (Contribution(fork=0, attempt=0, steps=1, object=fork),)
+    task = Consolidate(
+        **{"job_id": "j", "round": 1, "base": base, "version": 1, "forks": given, "traceparent": ""},
+        how=ConsolidationSpec(),
+    )
+    averager = WeightsAverager(objects, tmp_path / "work")
+    gone = ObjectRef(name="gone", sha256="0" * 64, bytes=1)
+    await asyncio.gather(averager.fetch_ahead("j", 1, 0, fork), averager.fetch_ahead("j", 1, 1, gone))
+    done = await averager.consolidate(task)
+    assert (done.weights is not None, objects.fetched) == (True, 3)  # the fork, what is gone, the base
+    assert [path.suffix for path in (tmp_path / "work" / "j").iterdir()] == [".safetensors"]
+
+
+async def test_only_so_much_is_fetched_ahead(tmp_path: Path) -> None:
+    objects = Flaky(MemoryHub())
+    averager = WeightsAverager(objects, tmp_path / "work")
+    large = ObjectRef(name="large", sha256="0" * 64, bytes=MOST_AHEAD_BYTES - 5)
+    await averager.fetch_ahead("j", 1, 0, large)
+    await averager.fetch_ahead("k", 1, 0, ObjectRef(name="small", sha256="0" * 64, bytes=6))
+    assert objects.fetched == 1
+    await averager.forget("j")
+    await averager.fetch_ahead("k", 1, 0, ObjectRef(name="small", sha256="0" * 64, bytes=6))
+    assert objects.fetched == 2
 
 
 class Flaky(MemoryObjects):

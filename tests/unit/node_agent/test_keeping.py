@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 
@@ -65,6 +66,24 @@ async def test_a_version_is_fetched_once(objects: CountingObjects, tmp_path: Pat
     first = await weights.fetch("a", ref)
     assert first == await weights.fetch("b", ref)
     assert first.read_text() == "version 1"
+    assert objects.gets == 1
+
+
+async def test_a_lease_waits_for_what_is_fetched_ahead_and_fetches_nothing_itself(
+    objects: CountingObjects, tmp_path: Path
+) -> None:
+    ref = await stored(objects, tmp_path, "version 1")
+    weights = cache(objects, tmp_path)
+    _, path = await asyncio.gather(weights.fetch_ahead(ref), weights.fetch("a", ref))
+    assert (path.read_text(), objects.gets) == ("version 1", 1)
+
+
+async def test_a_version_that_is_gone_by_now_is_not_fetched_ahead_for_long(
+    objects: CountingObjects, tmp_path: Path
+) -> None:
+    objects.away = 100
+    with pytest.raises(Unavailable):
+        await cache(objects, tmp_path).fetch_ahead(ObjectRef(name="gone", sha256="0" * 64, bytes=1))
     assert objects.gets == 1
 
 
