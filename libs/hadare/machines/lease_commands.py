@@ -83,10 +83,12 @@ class Kill:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upload:
-    """Comes back as ``ResultUploaded`` or ``UploadFailed``."""
+    """Comes back as ``ResultUploaded`` or ``UploadFailed``. ``base``: the hash of what a fork began from; '' if the
+    result must be whole."""
 
     lease: LeaseId
     path: str
+    base: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

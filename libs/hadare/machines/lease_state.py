@@ -119,6 +119,11 @@ class Run:
             return self.kill_at
         return None if self.phase is Phase.UPLOADING else self.deadline
 
+    @property
+    def trained_from(self) -> str:
+        """The hash of a fork's base; '' for what does not train."""
+        return self.lease.base.sha256 if self.lease.kind == "train" and self.lease.base is not None else ""
+
     def reason(self, otherwise: StopReason | None = None) -> StopReason:
         """Why it ends. What an operator ordered wins over what the fork says of itself."""
         if self.stop_reason in ("revoked", "drained"):

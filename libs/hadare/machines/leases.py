@@ -250,7 +250,7 @@ class LeaseMachine:
         if event.outcome.path is None:
             self._end(run, event.at, run.reason())
             return
-        self._say(do.Upload(lease=run.id, path=event.outcome.path))
+        self._say(do.Upload(lease=run.id, path=event.outcome.path, base=run.trained_from))
         self._report(run, event.at, "handing_back", urgent=run.progress.phase != "handing_back")
 
     def _stop(self, run: Run, at: float, reason: StopReason, grace_s: float) -> None:

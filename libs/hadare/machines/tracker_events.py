@@ -83,6 +83,7 @@ class Consolidated:
     """``weights`` None: no fork could be accepted, the base stays; ``rejected`` says why, by fork.
 
     ``candidates`` by their names (``forking.outer``) if a guard is to choose; ``weights`` is then the average's.
+    ``changes``: what makes the weights of their base, where that is stored too.
     """
 
     at: float
@@ -92,6 +93,7 @@ class Consolidated:
     kept: tuple[ForkKept, ...] = ()
     rejected: dict[int, str] = field(default_factory=dict)
     candidates: dict[str, Candidate] = field(default_factory=dict)
+    changes: ObjectRef | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,8 @@ from hadare.machines.tracker_events import Candidate, Consolidate, Consolidated,
 from hadare.model.errors import HadareError
 from hadare.model.jobs import ObjectRef
 from hadare.runtime.bus import Objects
+from hadare.training import patches
+from hadare.training.patches import PatchError
 
 if TYPE_CHECKING:
     from hadare.training.averaging import Consolidation
@@ -26,6 +28,10 @@ log = structlog.get_logger("hadare.jobtracker")
 
 MOST_AHEAD_BYTES = 2**28
 """Of results that were fetched before their consolidation, of all jobs: the folder may be in memory."""
+
+# A first result holds an optimiser's states that its base does not: so many times as large it may be, and a bit.
+_MOST_GROWTH = 8
+_MOST_EXTRA_BYTES = 2**26
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +117,7 @@ class WeightsAverager:
         if under_way := {coming[path].task for path in paths if path in coming}:
             await asyncio.wait(under_way)
         await asyncio.gather(*(self._fetch(fork.object, path) for fork, path in zip(task.forks, paths, strict=True)))
+        await asyncio.to_thread(_make_whole, paths, base, task.base.sha256)
         files = [
             ForkFile(fork=fork.fork, path=path, steps=fork.steps, attempt=fork.attempt, sha256=fork.object.sha256)
             for fork, path in zip(task.forks, paths, strict=True)
@@ -127,6 +134,8 @@ class WeightsAverager:
         else:
             made = await asyncio.to_thread(consolidate_candidates, base, files, round_folder, options)
         done = made[AVERAGE][1]
+        alone = done.accepted and len(made) == 1
+        changes = await asyncio.to_thread(_changes, made[AVERAGE][0], base, task.base.sha256) if alone else None
         candidates = await self._store(task, made, folder) if done.accepted else {}
         return Consolidated(
             at=0.0,
@@ -145,6 +154,7 @@ class WeightsAverager:
             ),
             rejected=done.rejected,
             candidates=candidates,
+            changes=await self._store_changes(task, changes) if changes else None,
         )
 
     async def _drop_coming(self, job_id: str) -> None:
@@ -165,6 +175,14 @@ class WeightsAverager:
         if not await asyncio.to_thread(path.exists):
             await self._objects.get(ref, path)
 
+    async def _store_changes(self, task: Consolidate, patch: Path) -> ObjectRef | None:
+        """Nodes that hold the base need no more than this. Without it they fetch the version, which is whole."""
+        try:
+            return await self._objects.put(patch, f"{task.job_id}.v{task.version}.changes")
+        except HadareError as error:
+            log.info("a version's changes were not stored", job_id=task.job_id, reason=str(error))
+            return None
+
     async def _store(
         self, task: Consolidate, made: Mapping[str, tuple[Path, Consolidation]], folder: Path
     ) -> dict[str, Candidate]:
@@ -176,6 +194,23 @@ class WeightsAverager:
         places = [(made[name][0], folder / f"{one.weights.sha256}.safetensors") for name, one in stored.items()]
         await asyncio.to_thread(_keep_only, places)
         return stored
+
+
+def _changes(version: Path, base: Path, base_sha256: str) -> Path | None:
+    """A patch that makes the version of its base, if it would be much smaller than the version."""
+    out = version.with_name("changes")
+    return out if patches.make(version, base, out, base_sha256=base_sha256) else None
+
+
+def _make_whole(paths: Sequence[Path], base: Path, base_sha256: str) -> None:
+    """Results that came as patches of the base. One that makes nothing stays what it is, and is rejected as such."""
+    most = _MOST_GROWTH * base.stat().st_size + _MOST_EXTRA_BYTES
+    for path in paths:
+        try:
+            if patches.header_of(path) is not None:
+                patches.apply(path, base, path, base_sha256=base_sha256, most_bytes=most)
+        except PatchError as error:
+            log.warning("a result makes no file", file=path.name, reason=str(error))
 
 
 def _fork_path(round_folder: Path, fork: int, ref: ObjectRef) -> Path:

@@ -45,7 +45,7 @@ from hadare.machines.tracker_events import (
 )
 from hadare.model.devices import NodeInventory, NodeState, NodeStatus
 from hadare.model.errors import HadareError, Rejected, Unavailable
-from hadare.model.jobs import JobProgress, JobRecord, VersionMade
+from hadare.model.jobs import JobProgress, JobRecord, ObjectRef, VersionMade
 from hadare.model.leases import ForkResult, ResultAnswer
 from hadare.model.rounds import CloseAnswer, CloseRequest, OpenAnswer, OpenRequest
 from hadare.runtime.bus import Backplane, Change, Identity, Route
@@ -91,6 +91,8 @@ class JobTracker:
         self._traceparents: dict[str, str] = {}
         self._inventories: dict[str, NodeInventory] = {}
         self._states: dict[str, NodeState] = {}
+        self._changes: dict[str, ObjectRef] = {}
+        """Of each job's newest version. One that is lost sight of is of no use to the job: the sweep removes it."""
         self._trained: dict[str, set[str]] = {}
         """Nodes whose results a job's next version is made of, as far as this process has heard."""
         self.ready = asyncio.Event()
@@ -263,6 +265,8 @@ class JobTracker:
         log.debug("progress stored", job_id=progress.job_id, **data)
         if progress.state.ended:
             self._trained.pop(progress.job_id, None)
+            if (changes := self._changes.pop(progress.job_id, None)) is not None:
+                self._begin(self._delete(DeleteObjects(names=(changes.name,))))
             self._begin(self._averager.forget(progress.job_id))
 
     async def _consolidate(self, command: Consolidate) -> None:
@@ -282,14 +286,19 @@ class JobTracker:
                 self._inbox.put_nowait(failed)
                 return
         self._inbox.put_nowait(replace(done, at=self._now()))
-        await self._tell_nodes(done)
+        await self._tell_nodes(done, command.base)
+        before = self._changes.pop(done.job_id, None)
+        if done.changes is not None:
+            self._changes[done.job_id] = done.changes
+        if before is not None:
+            await self._delete(DeleteObjects(names=(before.name,)))
 
-    async def _tell_nodes(self, done: Consolidated) -> None:
+    async def _tell_nodes(self, done: Consolidated, base: ObjectRef) -> None:
         """So that they have the version by the time that a lease asks for it. Of a guard's candidates any may win."""
         nodes = self._trained.pop(done.job_id, set())
         if done.weights is None or len(done.candidates) > 1:
             return
-        made = VersionMade(job_id=done.job_id, weights=done.weights)
+        made = VersionMade(job_id=done.job_id, weights=done.weights, base=base.sha256, changes=done.changes)
         for node in sorted(nodes):
             try:
                 await self._bus.publish(subjects.VERSION_MADE, made, node=node)

@@ -219,7 +219,7 @@ class NodeAgent:
     async def _fetch_ahead(self, made: VersionMade) -> None:
         """While the next round is planned. What fails here is fetched when a lease asks for it, or never."""
         try:
-            await self._out.weights.fetch_ahead(made.weights)
+            await self._out.weights.fetch_ahead(made.weights, made.base, made.changes)
         except (HadareError, OSError) as error:
             log.info("a version was not fetched ahead", job=made.job_id, reason=str(error))
 
@@ -285,7 +285,7 @@ class NodeAgent:
     async def _upload(self, command: do.Upload) -> None:
         try:
             with self._traces.inside(command.lease, "upload", {}):
-                obj = await self._out.weights.upload(Path(command.path), command.lease)
+                obj = await self._out.weights.upload(Path(command.path), command.lease, command.base)
         except (HadareError, OSError) as error:
             message = f"the result could not be stored: {failure_text(error)}"
             self._inbox.put_nowait(ev.UploadFailed(at=_now(), lease=command.lease, message=message))

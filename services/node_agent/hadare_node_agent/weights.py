@@ -9,17 +9,21 @@ from typing import Protocol
 
 import structlog
 
-from hadare.model.errors import Rejected
+from hadare.model.errors import HadareError, Rejected
 from hadare.model.jobs import ObjectRef
+from hadare.runtime import telemetry
 from hadare.runtime.backoff import retrying
 from hadare.runtime.bus import Objects
 from hadare.runtime.parts import remove_old_parts
+from hadare.training import patches
 
 log = structlog.get_logger("hadare.node_agent")
 
 _BLOCK = 2**20
 # A fetch that was cut off is gone on with for so long.
 _PART_AGE_S = 86_400.0
+# A result below this is sent whole: to compare it takes as long as to send it.
+_WORTH_BYTES = 2**16
 
 
 class Weights(Protocol):
@@ -32,12 +36,15 @@ class Weights(Protocol):
         """
         ...
 
-    async def fetch_ahead(self, ref: ObjectRef) -> None:
-        """Fetches a version that nobody has asked for yet, once. Raises ``Rejected`` (404), ``Unavailable``."""
+    async def fetch_ahead(self, ref: ObjectRef, base: str = "", changes: ObjectRef | None = None) -> None:
+        """Fetches a version that nobody has asked for yet, once; only its changes, if it holds their base.
+
+        Raises ``Rejected`` (404), ``Unavailable``."""
         ...
 
-    async def upload(self, path: Path, label: str) -> ObjectRef:
-        """Takes the file over. Raises ``Unavailable``."""
+    async def upload(self, path: Path, label: str, base: str = "") -> ObjectRef:
+        """Takes the file over. ``base``: a file, by its hash, that the receiver has as well; if it is here, and much of
+        it is in the new file, a patch of it is sent (``training.patches``). Raises ``Unavailable``."""
         ...
 
     def release(self, lease: str) -> None: ...
@@ -68,25 +75,62 @@ class WeightsCache:
         self._pins[lease] = ref.sha256
         return await self._bring(ref, self._sent if sent else self._objects, self._patience_s)
 
-    async def fetch_ahead(self, ref: ObjectRef) -> None:
+    async def fetch_ahead(self, ref: ObjectRef, base: str = "", changes: ObjectRef | None = None) -> None:
+        if changes is not None and base in self._verified:
+            await self._patch(ref, base, changes)
         await self._bring(ref, self._objects, 0.0)
 
-    async def upload(self, path: Path, label: str) -> ObjectRef:
-        ref = await retrying(
-            lambda: self._objects.put(path, label), what=f"upload {label}", patience_s=self._patience_s
-        )
-        self._adopt(path, ref.sha256)
+    async def upload(self, path: Path, label: str, base: str = "") -> ObjectRef:
+        patch = path.with_name(f"{path.name}.patch")
+        try:
+            whole = await self._made_patch(path, base, patch)
+            sent = patch if whole else path
+            ref = await retrying(
+                lambda: self._objects.put(sent, label), what=f"upload {label}", patience_s=self._patience_s
+            )
+        finally:
+            patch.unlink(missing_ok=True)
+        telemetry.count("hadare.weights.sent", ref.bytes)
+        self._adopt(path, whole or ref.sha256)
         self._make_room()
         return ref
 
     def release(self, lease: str) -> None:
         self._pins.pop(lease, None)
 
+    async def _made_patch(self, path: Path, base: str, patch: Path) -> str:
+        """The hash of the whole file if ``patch`` was written, else ''."""
+        if base not in self._verified or _size(path) < _WORTH_BYTES:
+            return ""
+        try:
+            return await asyncio.to_thread(patches.make, path, self._path(base), patch, base_sha256=base)
+        except OSError as error:
+            log.info("a result is sent whole", base=base, reason=str(error))
+            return ""
+
+    async def _patch(self, ref: ObjectRef, base: str, changes: ObjectRef) -> None:
+        """Makes the file of its base. If that fails it is not there, and is fetched whole."""
+        path, patch = self._path(ref.sha256), self._directory / f".{ref.sha256}.patch"
+        async with self._locks.setdefault(ref.sha256, asyncio.Lock()):
+            if await self._holds(path, ref):
+                return
+            try:
+                await self._objects.get(changes, patch)
+                telemetry.count("hadare.weights.fetched", changes.bytes)
+                known = {"base_sha256": base, "whole_sha256": ref.sha256}
+                await asyncio.to_thread(patches.apply, patch, self._path(base), path, most_bytes=ref.bytes, **known)
+                self._verified.add(ref.sha256)
+            except (HadareError, OSError) as error:
+                log.info("a version is fetched whole", sha256=ref.sha256, reason=str(error))
+            finally:
+                patch.unlink(missing_ok=True)
+
     async def _bring(self, ref: ObjectRef, source: Objects, patience_s: float) -> Path:
         path = self._path(ref.sha256)
         async with self._locks.setdefault(ref.sha256, asyncio.Lock()):
             if not await self._holds(path, ref):
                 await retrying(lambda: source.get(ref, path), what=f"fetch {ref.name}", patience_s=patience_s)
+                telemetry.count("hadare.weights.fetched", ref.bytes)
                 self._verified.add(ref.sha256)
         path.touch()
         self._make_room()
@@ -121,6 +165,10 @@ class WeightsCache:
                 path.unlink()
                 self._verified.discard(path.stem)
                 self._locks.pop(path.stem, None)
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size
 
 
 def _has_size(path: Path, size: int) -> bool:
