@@ -37,7 +37,7 @@ from hadare.machines.tracker_events import (
     TrackerEvent,
 )
 from hadare.machines.tracker_hearing import Hearing
-from hadare.machines.tracker_sweep import Sweep
+from hadare.machines.tracker_sweep import Sweep, unread
 from hadare.model.devices import NodeInventory, NodeState
 from hadare.model.jobs import Desired, JobProgress, JobRecord, JobState, OpenRound, VersionManifest
 from hadare.model.leases import ForkResult, ResultAnswer
@@ -144,6 +144,10 @@ class TrackerMachine:
                 return [*sweep, *self._drive_all(event.at)]
             case _:
                 assert_never(event)
+
+    def unread_manifests(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Which manifests to read, as ``ManifestsRead``, before these objects of the store are listed."""
+        return unread(names, self._jobs)
 
     # --- jobs and nodes ---
 

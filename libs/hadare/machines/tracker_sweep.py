@@ -5,6 +5,7 @@ Rules of this file: an object goes only if it was of no use in two sweeps in a r
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from hadare.machines.job import Job
@@ -35,11 +36,34 @@ class Sweep:
         return tuple(sorted(again))
 
 
-def _is_useless(name: str, jobs: Mapping[str, Job]) -> bool:
-    """``name`` is ``<label>.<sha256>``: the label a version's (``job.v3``) or that of a lease (``LeaseKey``)."""
+def unread(names: Iterable[str], jobs: Mapping[str, Job]) -> tuple[str, ...]:
+    """The manifests (``job.version``) of ended jobs without which nobody knows which form of a kept version is its own.
+
+    They are not read at a start: there may be thousands, and hardly any of them left a second form.
+    """
+    forms: Counter[tuple[str, int]] = Counter()
+    for name in names:
+        job_id, rest, number = _parts(name)
+        if number.isdecimal() and (rest.startswith("v") or rest.endswith(".init")):
+            forms[job_id, int(number) if rest.startswith("v") else 0] += 1
+    return tuple(
+        f"{job_id}.{version}"
+        for (job_id, version), count in sorted(forms.items())
+        if count > 1 and (job := jobs.get(job_id)) is not None and job.book.progress.state.ended
+        if version < job.book.progress.version and version not in job.book.manifests
+    )
+
+
+def _parts(name: str) -> tuple[str, str, str]:
+    """The job, the rest of the label, and the round or version in it."""
     label, _, _ = name.rpartition(".")
     job_id, _, rest = label.partition(".")
-    number = rest.partition(".")[0].removeprefix("v")
+    return job_id, rest, rest.partition(".")[0].removeprefix("v")
+
+
+def _is_useless(name: str, jobs: Mapping[str, Job]) -> bool:
+    """``name`` is ``<label>.<sha256>``: the label a version's (``job.v3``) or that of a lease (``LeaseKey``)."""
+    job_id, rest, number = _parts(name)
     if not number.isdecimal():
         return False
     job = jobs.get(job_id)
@@ -56,8 +80,8 @@ def _is_useless(name: str, jobs: Mapping[str, Job]) -> bool:
 def _is_useless_version(job: Job, version: int) -> bool:
     """A version that was made and never published, or another form of one that was; or an old one.
 
-    Of a job that had ended when the tracker started, the manifests are not known: its kept versions all stay, but of
-    the newest, whose weights the job's progress names, only those.
+    Of a job that had ended when the tracker started, the manifests are not known before ``unread`` asks for them: till
+    then its kept versions all stay, but of the newest, whose weights the job's progress names, only those.
     """
     book = job.book
     if version > book.progress.version:

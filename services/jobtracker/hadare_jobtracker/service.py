@@ -339,6 +339,8 @@ class JobTracker:
     async def _list_objects(self) -> None:
         try:
             names = await self._objects.names()
+            found = await self._versions.load(self._machine.unread_manifests(names))
+            self._inbox.put_nowait(ManifestsRead(at=self._now(), manifests=tuple(entry.record for entry in found)))
             # What an upload that died has left; none that goes on waits as long as this between two of its chunks.
             await self._objects.collect_garbage(2 * self._settings.sweep_s)
         except Unavailable as error:

@@ -19,6 +19,7 @@ from hadare.machines.tracker_events import (
     GrantLease,
     JobChanged,
     ListObjects,
+    ManifestsRead,
     NodeChanged,
     ObjectsListed,
     OpenAsked,
@@ -29,7 +30,7 @@ from hadare.machines.tracker_events import (
     TrackerCommand,
 )
 from hadare.model.devices import NodeState
-from hadare.model.jobs import JobProgress, JobState, LedgerEntry, Trial
+from hadare.model.jobs import JobProgress, JobState, LedgerEntry, Trial, VersionManifest
 from hadare.model.leases import Failure, LeaseKey
 from hadare.model.rounds import CloseAnswer, CloseRequest, JobOpening, OpenRequest
 
@@ -222,6 +223,22 @@ def test_the_kept_versions_of_a_job_that_had_ended_before_a_restart_stay() -> No
     kept = (f"job-a.v1.{SHA}", f"job-a.0.0.1.init.{SHA}")
     for _ in range(3):
         assert machine.handle(ObjectsListed(at=0.0, names=kept)) == []
+
+
+def test_another_form_of_a_kept_version_of_an_ended_job_goes_after_a_restart() -> None:
+    machine = TrackerMachine(TrackerSettings(keep_versions=2))
+    own, other, newest = f"job-a.v1.{SHA}", f"job-a.v1.{'1' * 64}", f"job-a.v2.{SHA}"
+    ended = JobProgress(
+        job_id="job-a", name="job-a", state=JobState.COMPLETED, version=2, weights=an_object(newest), steps=9
+    )
+    machine.recover([a_job()], [ended], [], 0.0)
+    assert machine.unread_manifests((own, newest)) == ()
+    assert machine.unread_manifests((own, other, newest)) == ("job-a.1",)
+    read = VersionManifest(job_id="job-a", version=1, base_version=0, steps=5, weights=an_object(own))
+    machine.handle(ManifestsRead(at=0.0, manifests=(read,)))
+    swept = [machine.handle(ObjectsListed(at=0.0, names=(own, other, newest))) for _ in range(2)]
+    assert swept == [[], [DeleteObjects(names=(other,))]]
+    assert machine.unread_manifests((own, newest)) == ()
 
 
 def test_after_a_restart_a_job_that_one_node_failed_is_not_given_up_before_the_others_are_seen(world: World) -> None:
