@@ -9,6 +9,7 @@ from hadare.dst.weights import SimAverager
 from hadare.machines.job_book import TrackerSettings
 from hadare.machines.nodes import NodeTimes
 from hadare.machines.round_phases import RoundSettings
+from hadare.runtime.election import Term
 from hadare_allocator.service import Allocator
 from hadare_jobtracker.service import JobTracker
 from hadare_pricing.service import Pricing
@@ -21,9 +22,11 @@ class RealServices:
         return Pricing(plane).run()
 
     def tracker(
-        self, plane: SimPlane, averager: SimAverager, settings: TrackerSettings, instance: str
+        self, plane: SimPlane, averager: SimAverager, settings: TrackerSettings, instance: str, term: Term
     ) -> Awaitable[None]:
-        return JobTracker(plane, averager, settings, instance).run()
+        return JobTracker(plane, averager, settings, instance, term).run()
 
-    def allocator(self, plane: SimPlane, settings: RoundSettings, instance: str, times: NodeTimes) -> Awaitable[None]:
-        return Allocator(plane, settings, instance, times).run()
+    def allocator(
+        self, plane: SimPlane, settings: RoundSettings, instance: str, times: NodeTimes, term: Term
+    ) -> Awaitable[None]:
+        return Allocator(plane, settings, instance, times, term).run()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import time
@@ -19,6 +20,7 @@ from hadare.dst.world import Verdict, simulate
 from hadare.machines.job_book import TrackerSettings
 from hadare.machines.nodes import NodeTimes
 from hadare.machines.round_phases import RoundSettings
+from hadare.runtime.election import Term
 
 _BATCH = 10
 _MOST_SHRUNK = 3
@@ -37,13 +39,15 @@ class LiveServices:
         return work
 
     def tracker(
-        self, plane: SimPlane, averager: SimAverager, settings: TrackerSettings, instance: str
+        self, plane: SimPlane, averager: SimAverager, settings: TrackerSettings, instance: str, term: Term
     ) -> Awaitable[None]:
-        work: Awaitable[None] = self._tracker(plane, averager, settings, instance).run()
+        work: Awaitable[None] = self._tracker(plane, averager, settings, instance, term).run()
         return work
 
-    def allocator(self, plane: SimPlane, settings: RoundSettings, instance: str, times: NodeTimes) -> Awaitable[None]:
-        work: Awaitable[None] = self._allocator(plane, settings, instance, times).run()
+    def allocator(
+        self, plane: SimPlane, settings: RoundSettings, instance: str, times: NodeTimes, term: Term
+    ) -> Awaitable[None]:
+        work: Awaitable[None] = self._allocator(plane, settings, instance, times, term).run()
         return work
 
 
@@ -130,8 +134,11 @@ def run_campaign(
 
 def _run_batch(seeds: range, faults: int) -> _Sum:
     total = _Sum()
+    gc.collect()
+    gc.freeze()  # what is imported stays, and need not be searched after every seed
     for seed in seeds:
         verdict = replay(seed, faults)
+        gc.collect()
         total.add(_Sum(verdict.events, verdict.rounds, verdict.virtual_s))
         if verdict.violations:
             total.failing.append(_failing(seed, verdict))

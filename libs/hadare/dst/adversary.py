@@ -13,6 +13,7 @@ _LATENCY_S = (0.0005, 0.004)
 _DELAY_S = 8.0
 _REPEAT_S = 6.0
 _LATE_S = 12.0
+_INTERRUPTS = 0.25
 GIVE_UP_S = 2.0
 """How long a client waits for an acknowledgement of the store."""
 
@@ -72,6 +73,10 @@ class Adversary:
         """Whether a read is answered."""
         return self.reaches_bus(owner) and not self._strikes(Kind.FLAKY_STORE)
 
+    def interrupts(self) -> bool:
+        """Whether others go first just before an access to the store."""
+        return self._random.random() < _INTERRUPTS
+
     def latency_s(self) -> float:
         """How long a write takes that goes well."""
         return self._random.uniform(*_LATENCY_S)
@@ -81,6 +86,8 @@ class Adversary:
         return self._random.uniform(0.0, 3.0) if self._any(Kind.LAGGING_WATCH) else 0.0
 
     def reaches_bus(self, owner: str) -> bool:
+        if not self._faults:
+            return True
         if self._any(Kind.BUS_DOWN):
             return False
         return not any(fault.kind is Kind.PARTITION and fault.who == owner for fault in self._faults)
@@ -89,5 +96,7 @@ class Adversary:
         return any(fault.kind is kind for fault in self._faults)
 
     def _strikes(self, kind: Kind) -> bool:
+        if not self._faults:
+            return False
         rate = max((fault.rate for fault in self._faults if fault.kind is kind), default=0.0)
         return rate > 0 and self._random.random() < rate

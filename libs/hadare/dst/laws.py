@@ -257,22 +257,31 @@ class Laws:
 
     def judge_end(self, agents: list[SimAgent], keep_versions: int) -> None:
         """Once all jobs have ended and everything had time to come to rest."""
+        self._judge_end(agents, keep_versions, self.broken)
+
+    def at_rest(self, agents: list[SimAgent], keep_versions: int) -> bool:
+        """Whether ``judge_end`` would find nothing now, and no round is open."""
+        found: list[str] = []
+        self._judge_end(agents, keep_versions, lambda law, _detail: found.append(law))
+        return not found and (self.head is None or self.head.state == "closed")
+
+    def _judge_end(self, agents: list[SimAgent], keep_versions: int, broken: records.Broken) -> None:
         for key, result in sorted(self._acknowledged.items()):
             counted = (result.key.job_id, result.key.round, result.key.fork) in self._counted
             if not counted and result.key.job_id not in self.forgiven:
-                self.broken("what was acknowledged is counted", f"{key}: {result.steps} steps are gone")
+                broken("what was acknowledged is counted", f"{key}: {result.steps} steps are gone")
         for agent in agents:
             if agent.trainer.forks:
-                self.broken("nothing is left behind", f"{agent.node} runs {sorted(agent.trainer.forks)}")
+                broken("nothing is left behind", f"{agent.node} runs {sorted(agent.trainer.forks)}")
             if agent.disk.results:
-                self.broken("nothing is left behind", f"{agent.node} keeps {sorted(agent.disk.results)}")
+                broken("nothing is left behind", f"{agent.node} keeps {sorted(agent.disk.results)}")
         for job, progress in sorted(self.progress.items()):
-            records.judge_ended(progress, self.manifests, self.broken, hopeless=job in self.broken_jobs)
+            records.judge_ended(progress, self.manifests, broken, hopeless=job in self.broken_jobs)
         wanted = records.wanted_objects(self.progress, self.manifests, keep_versions)
         if lost := sorted(wanted - self._weights.keys()):
-            self.broken("every version is readable", f"not there: {lost}")
+            broken("every version is readable", f"not there: {lost}")
         if left := sorted(self._weights.keys() - wanted):
-            self.broken("nothing is left behind", f"objects of no use: {left}")
+            broken("nothing is left behind", f"objects of no use: {left}")
 
 
 def _is_near(fault: Fault, now: float) -> bool:

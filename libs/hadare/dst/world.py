@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import hashlib
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from dataclasses import dataclass, field
 
 import structlog
 
 from hadare.dst.adversary import Adversary
-from hadare.dst.agent import Disk, SimAgent
-from hadare.dst.gangs import SimGangs
 from hadare.dst.laws import Laws, Violation
-from hadare.dst.plane import SimPlane
-from hadare.dst.scenario import CONTROL, ROUND_S, Fault, Kind, Scenario
+from hadare.dst.scenario import Fault, Kind, Scenario
+from hadare.dst.supervisor import KEEP_VERSIONS, Control, Process, Supervisor
 from hadare.dst.users import Users
-from hadare.dst.weights import SimAverager
 from hadare.machines import lease_events as ev
-from hadare.machines.job_book import TrackerSettings
-from hadare.machines.nodes import NodeTimes
-from hadare.machines.round_phases import RoundSettings
-from hadare.model.devices import Device
-from hadare.model.errors import Broken, Unavailable
 from hadare.model.rounds import Leader
 from hadare.runtime.memory import MemoryHub
 from hadare.runtime.virtual import run_virtually
@@ -35,26 +27,12 @@ from hadare.wire.subjects import WEIGHTS
 END_LIMIT_S = 600.0
 """How long after the last fault every job must have ended."""
 REST_S = 45.0
-RESTART_S = 1.0
-KEEP_VERSIONS = 2
-
-TRACKER = TrackerSettings(guard_s=4.0, side_lease_s=20.0, keep_versions=KEEP_VERSIONS, sweep_s=14.0)
-ROUNDS = RoundSettings(epoch=0, round_s=ROUND_S, grace_s=2.0, settle_s=5.0)
-TIMES = NodeTimes()
-
-
-class Control(Protocol):
-    """The control services, by whoever may import them. Each call runs one until it ends."""
-
-    def pricing(self, plane: SimPlane) -> Awaitable[None]: ...
-
-    def tracker(
-        self, plane: SimPlane, averager: SimAverager, settings: TrackerSettings, instance: str
-    ) -> Awaitable[None]: ...
-
-    def allocator(
-        self, plane: SimPlane, settings: RoundSettings, instance: str, times: NodeTimes
-    ) -> Awaitable[None]: ...
+"""How long everything may take to come to rest after the last job's end: two sweeps, and what led to them."""
+QUIET_S = 6.0
+"""How long it has to stay at rest: a round, or half of the time until a silent node is lost."""
+REST_LOOK_S = 1.0
+AFTERMATH_S = 12.0
+"""How long after its end a fault may still have messages and writes on their way."""
 
 
 @dataclass(frozen=True)
@@ -75,21 +53,20 @@ class _Hub(MemoryHub):
 
     def __init__(self, adversary: Adversary) -> None:
         super().__init__(adversary.network)
+        self._adversary = adversary
         self.writes = 0
         self.seen: Callable[[str, str, bytes | None], None] = lambda _bucket, _key, _data: None
+
+    async def turn(self) -> None:
+        """The adversary says whether others go first: a write has taken its time already when it comes here."""
+        if self._adversary.interrupts():
+            await asyncio.sleep(0)
 
     def write(self, bucket: str, key: str, data: bytes | None) -> int:
         revision = super().write(bucket, key, data)
         self.writes += 1
         self.seen(bucket, key, data)
         return revision
-
-
-@dataclass
-class _Process:
-    plane: SimPlane
-    task: asyncio.Task[None]
-    agent: SimAgent | None = None
 
 
 @dataclass
@@ -109,22 +86,20 @@ class World:
         self._users = Users(self._hub, self.scenario, self._laws, self._note)
         self._changed = asyncio.Event()
         self._laws.on_change = self._changed.set
-        self._processes: dict[str, _Process] = {}
-        self._disks = {node: Disk() for node in self.scenario.nodes}
-        self._background: set[asyncio.Task[Any]] = set()
-        self._gangs = SimGangs()
-        self._laws.gangs = self._gangs
-        self._starts = 0
-        self._agent_events = 0
-        for name in self._lasting():
-            self._start(name)
+        self._gangs = self._laws.gangs
+        self._supervisor = Supervisor(
+            self.scenario, self.control, self._hub, self._adversary, self._laws, self._gangs, self._note
+        )
+        self._processes, self._later = self._supervisor.processes, self._supervisor.later
+        for name in self._supervisor.lasting():
+            self._supervisor.start(name)
         for job in self.scenario.jobs:
             self._later(self._users.submit(job))
         for fault in self.scenario.faults:
             self._later(self._strike(fault))
         await self._until_the_end()
         verdict = self._verdict()
-        await self._stop()
+        await self._supervisor.stop()
         return verdict
 
     # --- the course of things ---
@@ -141,7 +116,7 @@ class World:
             if _now() >= limit:
                 self._blame_the_stuck()
                 break
-            self._laws.judge_gangs(self._agents(), self.scenario.faults)
+            self._laws.judge_gangs(self._supervisor.agents(), self.scenario.faults)
             self._changed.clear()
             try:
                 async with asyncio.timeout_at(max(_now() + 1.0, min(limit, calm_at + 0.1))):
@@ -150,11 +125,17 @@ class World:
                 continue
         if self._laws.violations:
             return
-        await asyncio.sleep(REST_S)
-        self._laws.judge_end(self._agents(), KEEP_VERSIONS)
+        await self._come_to_rest()
+        self._laws.judge_end(self._supervisor.agents(), KEEP_VERSIONS)
 
-    def _agents(self) -> list[SimAgent]:
-        return [process.agent for process in self._processes.values() if process.agent is not None]
+    async def _come_to_rest(self) -> None:
+        """Returns when nothing has been left to do for ``QUIET_S``, or after ``REST_S``."""
+        limit = _now() + REST_S
+        quiet_from = max(_now(), self.scenario.calm_at + AFTERMATH_S)
+        while _now() < limit and _now() < quiet_from + QUIET_S:
+            await asyncio.sleep(REST_LOOK_S)
+            if not self._laws.at_rest(self._supervisor.agents(), KEEP_VERSIONS):
+                quiet_from = max(quiet_from, _now())
 
     def _all_ended(self) -> bool:
         progress = self._laws.progress
@@ -166,71 +147,6 @@ class World:
             if progress is None or not progress.state.ended:
                 state = f"{progress.state}: {progress.reason} {progress.open}" if progress else "unknown to the tracker"
                 self._laws.broken("every job comes to its end", f"{job.job_id} is {state}")
-
-    # --- processes ---
-
-    def _start(self, name: str) -> None:
-        if name in self._processes:
-            return
-        self._starts += 1
-        plane = SimPlane(self._hub, name, self._adversary, self._background)
-        plane.on_death = lambda: self._later(self._bury(name, self._processes[name]))
-        agent, work = self._build(name, plane)
-        task = asyncio.get_running_loop().create_task(work)
-        self._processes[name] = _Process(plane, task, agent)
-        task.add_done_callback(lambda done: self._ended(name, done))
-        self._note(f"{name} starts")
-
-    def _lasting(self) -> list[str]:
-        """Processes that a supervisor starts again."""
-        others = [f"{kind}-{n}" for kind in ("tracker", "allocator") for n in range(2, self.scenario.replicas + 1)]
-        return [*CONTROL, *others, *self.scenario.nodes]
-
-    def _build(self, name: str, plane: SimPlane) -> tuple[SimAgent | None, Coroutine[Any, Any, None]]:
-        kind = name.split("-")[0]
-        if kind in self.scenario.nodes:
-            devices = tuple(
-                Device(index=index, type=kind_of, memory_gb=16.0, emulated=True)
-                for index, kind_of in enumerate(self.scenario.nodes[kind])
-            )
-            agent = SimAgent(plane, devices, f"i{self._starts}", self._disks[kind], self._laws, self._gangs)
-            return agent, agent.run()
-        if kind == "pricing":
-            return None, _whole(self.control.pricing(plane))
-        if kind == "tracker":
-            return None, _whole(self.control.tracker(plane, SimAverager(plane.objects(WEIGHTS)), TRACKER, name))
-        return None, _whole(self.control.allocator(plane, self._rounds(), name, TIMES))
-
-    def _rounds(self) -> RoundSettings:
-        return replace(ROUNDS, policy=self.scenario.policy, round_s=self.scenario.round_s)
-
-    def _ended(self, name: str, task: asyncio.Task[None]) -> None:
-        """A process that ends by itself is started again, unless it was one too many; a bug is a violation."""
-        process = self._processes.get(name)
-        if task.cancelled() or process is None or process.task is not task:
-            return
-        error = task.exception()
-        if not _is_orderly(error):
-            self._laws.broken("no process fails", f"{name}: {_leaf(error)!r}")
-            return
-        self._note(f"{name} ends: {_leaf(error)}")
-        self._later(self._bury(name, process, RESTART_S))
-
-    async def _bury(self, name: str, process: _Process, for_s: float = RESTART_S) -> None:
-        """Ends a process as ``kill -9`` does, and starts its successor after ``for_s``."""
-        if self._processes.get(name) is not process:
-            return
-        del self._processes[name]
-        self._note(f"{name} is gone")
-        process.plane.crash()
-        if process.agent is not None:
-            process.agent.died()
-            self._agent_events += process.agent.events
-        process.task.cancel()
-        await asyncio.gather(process.task, return_exceptions=True)
-        if name in self._lasting():
-            await asyncio.sleep(for_s)
-            self._start(name)
 
     # --- users and faults ---
 
@@ -244,16 +160,19 @@ class World:
                     await self._kill(name, fault, process)
             case Kind.KILL_ALL:
                 await asyncio.gather(
-                    *(self._bury(name, process, fault.for_s) for name, process in list(self._processes.items()))
+                    *(
+                        self._supervisor.bury(name, process, fault.for_s)
+                        for name, process in list(self._processes.items())
+                    )
                 )
             case Kind.FREEZE:
                 await self._freeze(fault)
             case Kind.FORK_CRASH | Kind.DEVICE_FAULT:
                 await self._strike_node(fault)
             case Kind.POISON:
-                await self._users.suffer(fault, self._disks[fault.who])
+                await self._users.suffer(fault, self._supervisor.disks[fault.who])
             case Kind.RIVAL:
-                self._start(f"{fault.who}-rival")
+                self._supervisor.start(f"{fault.who}-rival")
             case Kind.DRAIN:
                 await self._users.drain(fault)
             case Kind.PAUSE:
@@ -274,11 +193,11 @@ class World:
         holder = codec.decode(record.data, Leader).holder if record else ""
         return holder if holder in self._processes else who
 
-    async def _kill(self, name: str, fault: Fault, process: _Process) -> None:
+    async def _kill(self, name: str, fault: Fault, process: Process) -> None:
         if fault.effects == 0:
-            await self._bury(name, process, fault.for_s)
+            await self._supervisor.bury(name, process, fault.for_s)
             return
-        process.plane.on_death = lambda: self._later(self._bury(name, process, fault.for_s))
+        process.plane.on_death = lambda: self._later(self._supervisor.bury(name, process, fault.for_s))
         process.plane.die_after(fault.effects)
 
     async def _freeze(self, fault: Fault) -> None:
@@ -308,17 +227,11 @@ class World:
 
     # --- small parts ---
 
-    def _later(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
-
     def _note(self, what: str) -> None:
         self.story.append(f"{_now():9.3f} {what}")
 
     def _verdict(self) -> Verdict:
-        events = self._adversary.parcels + self._hub.writes + self._agent_events
-        events += sum(process.agent.events for process in self._processes.values() if process.agent is not None)
+        events = self._adversary.parcels + self._hub.writes + self._supervisor.events
         return Verdict(
             scenario=self.scenario,
             violations=tuple(self._laws.violations),
@@ -329,26 +242,13 @@ class World:
             story=tuple(self.story),
         )
 
-    async def _stop(self) -> None:
-        processes, self._processes = self._processes, {}
-        for process in processes.values():
-            process.plane.crash()
-            process.plane.thaw()
-            if process.agent is not None:
-                process.agent.died()
-            process.task.cancel()
-        ending = [process.task for process in processes.values()]
-        for task in list(self._background):
-            task.cancel()
-        await asyncio.gather(*ending, *self._background, return_exceptions=True)
-
 
 def simulate(scenario: Scenario, control: Control) -> Verdict:
     """Runs a scenario in virtual time, silently; whatever is random in it comes from its seed."""
     state = random.getstate()
     random.seed(f"jitter {scenario.seed}")
     try:
-        with _silence():
+        with _silence(), _uncollected():
             return run_virtually(World(scenario, control).run(), deaf=True)
     finally:
         random.setstate(state)
@@ -364,21 +264,16 @@ def _silence() -> Iterator[None]:
         structlog.configure(**known)
 
 
-async def _whole(work: Awaitable[None]) -> None:
-    await work
-
-
-def _leaf(error: BaseException | None) -> BaseException | None:
-    while isinstance(error, BaseExceptionGroup):
-        error = next((e for e in error.exceptions if not isinstance(e, asyncio.CancelledError)), error.exceptions[0])
-    return error
-
-
-def _is_orderly(error: BaseException | None) -> bool:
-    """What a supervisor answers with a restart; anything else is a bug."""
-    if isinstance(error, BaseExceptionGroup):
-        return all(_is_orderly(e) for e in error.exceptions)
-    return isinstance(error, Broken | Unavailable)
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without searches for garbage: a run makes some 50 MB at most, all of which ends with it."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _now() -> float:

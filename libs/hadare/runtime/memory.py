@@ -117,6 +117,10 @@ class MemoryHub:
     def connect(self, name: str) -> MemoryBackplane:
         return MemoryBackplane(self, name)
 
+    async def turn(self) -> None:
+        """Before every access to tables and journal: lets others go first, as any real store would."""
+        await asyncio.sleep(0)
+
     def write(self, bucket: str, key: str, data: bytes | None) -> int:
         """A new revision of a key (``None``: deleted), announced to the watchers of its bucket."""
         stored = None if data is None else StoredRecord(next(self._revisions), data)

@@ -33,33 +33,33 @@ class MemoryTable(Generic[T]):
         self._records = records
 
     async def get(self, name: str) -> Entry[T] | None:
-        await asyncio.sleep(0)
+        await self._hub.turn()
         stored = self._bucket().get(self._records.key(name))
         return self._entry(name, stored) if stored else None
 
     async def create(self, name: str, record: T) -> int:
-        await asyncio.sleep(0)
+        await self._hub.turn()
         if self._records.key(name) in self._bucket():
             raise Conflict(f"{self._records.bucket}: '{name}' exists")
         return self._write(name, record)
 
     async def update(self, name: str, record: T, revision: int) -> int:
-        await asyncio.sleep(0)
+        await self._hub.turn()
         self._check(name, revision)
         return self._write(name, record)
 
     async def put(self, name: str, record: T) -> int:
-        await asyncio.sleep(0)
+        await self._hub.turn()
         return self._write(name, record)
 
     async def delete(self, name: str, revision: int | None = None) -> None:
-        await asyncio.sleep(0)
+        await self._hub.turn()
         if revision is not None:
             self._check(name, revision)
         self._hub.write(self._records.bucket, self._records.key(name), None)
 
     async def entries(self) -> list[Entry[T]]:
-        await asyncio.sleep(0)
+        await self._hub.turn()
         family = self._records.family
         keys = sorted(key for key in self._bucket() if in_family(key, family))
         return [self._entry(self._name(key), self._bucket()[key]) for key in keys]
@@ -151,7 +151,7 @@ class MemoryJournal:
         self._prefix = prefix
 
     async def append(self, event: Event, message_id: str) -> None:
-        await asyncio.sleep(0)
+        await self._hub.turn()
         subject = f"{self._prefix}.{fill('event.v1.{kind}.{id}.{what}', _tokens(event))}"
         if message_id in self._hub.message_ids:
             return
@@ -162,7 +162,7 @@ class MemoryJournal:
         self._hub.route(self._owner, subject, codec.encode(event))
 
     async def read(self, kind: EventKind, entity: str = "*", after: int = 0, limit: int = 1000) -> list[StoredEvent]:
-        await asyncio.sleep(0)
+        await self._hub.turn()
         wanted = [
             stored
             for stored in self._hub.events[after:]
@@ -171,11 +171,11 @@ class MemoryJournal:
         return wanted[:limit]
 
     async def log(self, line: LogLine) -> None:
-        await asyncio.sleep(0)
+        await self._hub.turn()
         self._hub.log_lines.append(line)
 
     async def logs(self, job_id: str, after: int = 0, limit: int = 1000) -> list[tuple[int, LogLine]]:
-        await asyncio.sleep(0)
+        await self._hub.turn()
         numbered = enumerate(self._hub.log_lines, start=1)
         return [(number, line) for number, line in numbered if line.job_id == job_id and number > after][:limit]
 

@@ -66,7 +66,7 @@ def unpack(data: bytes) -> Any:
         plain = _unpack(data)
     except (ValueError, msgspec.DecodeError, msgpack.UnpackException, RecursionError) as error:
         raise Rejected(400, f"neither valid MessagePack nor valid JSON: {error}") from error
-    _check_depth(plain, _MAX_DEPTH)
+    _check_depth(plain)
     return plain
 
 
@@ -95,13 +95,19 @@ def _unpack(data: bytes) -> Any:
     )
 
 
-def _check_depth(plain: object, left: int) -> None:
-    if left == 0:
-        raise Rejected(400, f"nested deeper than {_MAX_DEPTH} levels")
-    children = plain.values() if isinstance(plain, dict) else plain if isinstance(plain, list) else ()
-    for child in children:
-        if isinstance(child, dict | list):
-            _check_depth(child, left - 1)
+def _check_depth(plain: object) -> None:
+    """Level by level: every message passes here, so a call for each value would cost more than to unpack it."""
+    level = [plain]
+    for _ in range(_MAX_DEPTH):
+        level = [
+            child
+            for value in level
+            for child in (value.values() if type(value) is dict else value if type(value) is list else ())
+            if type(child) is dict or type(child) is list
+        ]
+        if not level:
+            return
+    raise Rejected(400, f"nested deeper than {_MAX_DEPTH} levels")
 
 
 def _no_such_type(value: object) -> object:
