@@ -70,6 +70,34 @@ def test_a_device_that_would_add_too_little_is_left_out(cluster: LocalCluster) -
     assert set(job["throughput"]) == {"V100"}
 
 
+TIGHT = """
+import os
+import torch
+from hadare.training.workloads.digits import Digits
+
+class Tight(Digits):
+    def loss(self, model, batch):
+        if "k80" in os.environ["HADARE_ARTIFACTS"]:  # the folder of a fork is in that of its node
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
+        return super().loss(model, batch)
+"""
+
+
+def test_a_job_that_does_not_fit_a_type_of_device_completes_on_the_others_and_says_why(cluster: LocalCluster) -> None:
+    code = cluster.folder / "code"
+    code.mkdir()
+    (code / "tight.py").write_text(TIGHT)
+    spec = {**digits("tight", 300), "workload": "tight:Tight"}
+    job = cluster.json("submit", cluster.write_job(spec), "--code", str(code), "--wait")
+    assert job["state"] == "completed", job
+    assert job["excluded_types"] == {"K80": "OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB"}
+    assert (job["excluded"], set(job["throughput"])) == ({}, {"V100"})
+    assert "K80: OutOfMemoryError: CUDA out of memory" in cluster.hadare("job", "tight")
+    events = cluster.json("watch", "tight")["events"]
+    (told,) = [one["event"]["data"] for one in events if one["event"]["what"] == "type_excluded"]
+    assert told["device_type"] == "K80"
+
+
 def test_a_job_is_told_what_forking_was_worth_to_it(cluster: LocalCluster) -> None:
     job = done(cluster, "truth", 800)
     assert 0.0 < job["truth"]["gain"] < 1.3
