@@ -29,6 +29,9 @@ class JobRound:
     retry_at: float = 0.0
     round_s: float = 0.0
     mode: str = ""
+    trouble: str = ""
+    """Why the guard of the newest version has chosen nothing: shown as long as the job runs and this goes on."""
+
     ranks: Ranks = field(init=False)
 
     def __post_init__(self) -> None:
@@ -39,7 +42,7 @@ class JobRound:
         self.round_s = round_s
         if self.book.progress.open is not None:
             return []
-        running = self.book.change(state=JobState.RUNNING, reason="", open=opened)
+        running = self.book.change(state=JobState.RUNNING, reason=self.trouble, open=opened)
         chosen, _, why = mode.partition(": ")
         if not mode or chosen == self.mode:
             return running
@@ -150,6 +153,8 @@ class JobRound:
         round_steps = sum(entry.steps for entry in kept)
         left = max(0, progress.total_steps - manifest.steps)
         metrics = {"metrics": manifest.metrics, "metrics_version": manifest.version} if manifest.metrics else {}
+        before, self.trouble = self.trouble, _trouble_of(choice)
+        troubled = [book.note(f"guard_failed.{manifest.version}", version=manifest.version, reason=self.trouble)]
         news = learned(progress, event.kept, entries, keeps_pace=outer_of(book.record.spec.consolidation).keeps_pace)
         bends = news.bent and not progress.bent and book.record.spec.fork_after == "auto"
         return [
@@ -166,7 +171,7 @@ class JobRound:
                 eta_s=ceil(left / round_steps) * self.round_s if self.round_s else None,
                 failures=0,
                 barren=0,
-                reason="",
+                reason=self.trouble,
                 open=None,
                 closed_round=opened.round,
                 truth=news.truth,
@@ -175,6 +180,7 @@ class JobRound:
                 **metrics,
             ),
             book.note(f"consolidated.{manifest.version}", **self._story(opened, manifest, round_steps)),
+            *(troubled if self.trouble not in ("", before) else []),
             *([book.note("bent", round=opened.round, losses=list(progress.losses))] if bends else []),
             *delete(entry.object for entry in opened.forks),
             *book.retire_versions(),
@@ -263,3 +269,7 @@ def _brought_nothing(round_number: int, in_a_row: int) -> str:
     if in_a_row == 1:
         return f"round {round_number} brought nothing"
     return f"{in_a_row} rounds in a row brought nothing, the last one was {round_number}"
+
+
+def _trouble_of(choice: Choice | None) -> str:
+    return f"its guard does not choose: {choice.told.reason}"[:4096] if choice and choice.told.reason else ""

@@ -240,6 +240,22 @@ def test_a_metric_that_nobody_reports_is_named(world: World) -> None:
     assert "no metric 'accuracy', it has: mse" in world.why()
 
 
+def test_a_job_whose_guard_does_not_choose_says_so_while_it_runs_and_once_in_its_history(world: World) -> None:
+    def misled() -> list[TrackerCommand]:
+        lease, _ = world.consolidated()
+        assert lease.base is not None
+        seen = Evaluation(version=lease.base_version, sha256=lease.base.sha256, metrics={"mse": 0.1})
+        return world.evaluated(lease, evaluation=seen)
+
+    told = [command.event for command in misled() if isinstance(command, Record)]
+    why = "its guard does not choose: the evaluation has no metric 'accuracy', it has: mse"
+    assert [event.data["reason"] for event in told if event.what == "guard_failed"] == [why]
+    assert world.progress.reason == why
+    opening = JobOpening(job_id="job-a", base_version=1, forks=(an_entry(0, "n0", devices=(0,)), an_entry(1, "n1")))
+    world.send(OpenAsked(at=200.0, request=OpenRequest(round=2, epoch=1, round_s=360.0, jobs=(opening,)), token=3))
+    assert (world.progress.state, world.progress.reason) == (JobState.RUNNING, why)
+
+
 def test_metrics_of_other_weights_count_nothing(world: World) -> None:
     lease, _ = world.consolidated()
     answer = one(
