@@ -20,6 +20,9 @@ from hadare.model.leases import ForkResult, Lease, LeaseKey
 LEAST_SPEED = 0.5
 """Only devices that did at least this part of the fastest fork's steps evaluate: the slowest would be waited for."""
 
+MOST_PAUSES = 31
+"""A job whose guard is always late loses its warm processes in one of so many rounds, and one."""
+
 ROUND_PART = 0.5
 """The guard takes at most this part of a round's length, however long ``guard_s`` is."""
 
@@ -38,12 +41,34 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The candidate to publish, its metrics if it was evaluated, and what the version's record says of the guard."""
+    """The candidate to publish, its metrics if it was evaluated, and what the version's record says of the guard.
+
+    ``late``: the time was up. Then evaluations were ended, and with them the warm processes of their forks."""
 
     name: str
     candidate: Candidate
     metrics: dict[str, float]
     told: Guarded
+    late: bool = False
+
+
+@dataclass(slots=True)
+class Pauses:
+    """Rounds without the guard after it was late: 1, 3, 7 … in a row, at most ``MOST_PAUSES``; in time: none."""
+
+    late: int = 0
+    left: int = 0
+
+    def due(self) -> bool:
+        """Whether the round that is asked for has a guard."""
+        if not self.left:
+            return True
+        self.left -= 1
+        return False
+
+    def heed(self, choice: Choice) -> None:
+        self.late = self.late + 1 if choice.late else 0
+        self.left = min(2**self.late - 1, MOST_PAUSES)
 
 
 class Guard:
@@ -66,12 +91,14 @@ class Guard:
         self._metrics: dict[str, dict[str, float]] = {}
         self._attempts = 0
         self._gave_up = ""
+        self._late = False
 
     def drive(self, at: float, nodes: Mapping[str, NodeSeen]) -> list[TrackerCommand]:
         """Leases for the devices that are free, as long as there is something to evaluate."""
         for place in [place for place in self._places if _is_lost(nodes.get(place.entry.node))]:
             self._strike(place, "its node is lost")
         if at >= self._deadline:
+            self._late = not self._gave_up
             self._give_up(f"not all candidates were evaluated within {self._limit_s:g} s")
         elif self._pending and not self._places:
             self._give_up("no device of the round can evaluate")
@@ -113,7 +140,7 @@ class Guard:
         scores = {name: metrics[self._spec.metric] for name, metrics in self._metrics.items() if self._has(metrics)}
         name = AVERAGE if self._gave_up else choose(scores, self._spec)
         told = Guarded(chosen=name, scores=scores, reason=self._gave_up[:4096])
-        return Choice(name, self._candidates[name], self._metrics.get(name, {}), told)
+        return Choice(name, self._candidates[name], self._metrics.get(name, {}), told, self._late)
 
     def objects(self) -> list[ObjectRef]:
         """The weights of all candidates."""

@@ -11,7 +11,7 @@ from hadare.forking.outer import outer_of
 from hadare.machines import ledger
 from hadare.machines.conduct import tried
 from hadare.machines.job_book import JobBook, NodeSeen, delete, fails_by_itself
-from hadare.machines.job_guard import Choice, Guard
+from hadare.machines.job_guard import Choice, Guard, Pauses
 from hadare.machines.job_ranks import Ranks, gang_times_of, throughput_of
 from hadare.machines.job_truth import learned
 from hadare.machines.tracker_events import Consolidate, Consolidated, Contribution, TrackerCommand
@@ -33,6 +33,7 @@ class JobRound:
     """Why the guard of the newest version has chosen nothing: shown as long as the job runs and this goes on."""
 
     ranks: Ranks = field(init=False)
+    pauses: Pauses = field(default_factory=Pauses)
 
     def __post_init__(self) -> None:
         self.ranks = Ranks(self.book)
@@ -121,12 +122,13 @@ class JobRound:
         if choice is None:
             return commands
         self.guard = None
+        self.pauses.heed(choice)
         made = guard.made
         losers = delete(ref for ref in guard.objects() if ref.name != choice.candidate.weights.name)
         return [*self._publish(opened, made, choice.candidate.weights, choice), *losers]
 
     def _consolidate(self, opened: OpenRound, forks: tuple[LedgerEntry, ...]) -> Consolidate:
-        book = self.book
+        book, how = self.book, self.book.record.spec.consolidation
         assert book.progress.weights is not None
         return Consolidate(
             job_id=book.job_id,
@@ -138,7 +140,7 @@ class JobRound:
                 for entry in forks
                 if entry.object is not None
             ),
-            how=book.record.spec.consolidation,
+            how=how if self.pauses.due() else replace(how, guard=None),
             traceparent=book.record.traceparent,
         )
 
@@ -153,7 +155,9 @@ class JobRound:
         round_steps = sum(entry.steps for entry in kept)
         left = max(0, progress.total_steps - manifest.steps)
         metrics = {"metrics": manifest.metrics, "metrics_version": manifest.version} if manifest.metrics else {}
-        before, self.trouble = self.trouble, _trouble_of(choice)
+        before = self.trouble
+        if choice is not None:
+            self.trouble = f"its guard does not choose: {choice.told.reason}"[:4096] if choice.told.reason else ""
         troubled = [book.note(f"guard_failed.{manifest.version}", version=manifest.version, reason=self.trouble)]
         news = learned(progress, event.kept, entries, keeps_pace=outer_of(book.record.spec.consolidation).keeps_pace)
         bends = news.bent and not progress.bent and book.record.spec.fork_after == "auto"
@@ -269,7 +273,3 @@ def _brought_nothing(round_number: int, in_a_row: int) -> str:
     if in_a_row == 1:
         return f"round {round_number} brought nothing"
     return f"{in_a_row} rounds in a row brought nothing, the last one was {round_number}"
-
-
-def _trouble_of(choice: Choice | None) -> str:
-    return f"its guard does not choose: {choice.told.reason}"[:4096] if choice and choice.told.reason else ""

@@ -9,6 +9,7 @@ import pytest
 
 from builders import a_job, a_node, a_result, an_entry, an_object, some_progress
 from hadare.machines.job_book import TrackerSettings
+from hadare.machines.job_guard import Choice, Pauses
 from hadare.machines.tracker import TrackerMachine
 from hadare.machines.tracker_events import (
     AnswerResult,
@@ -31,7 +32,16 @@ from hadare.machines.tracker_events import (
     TrackerCommand,
 )
 from hadare.model.devices import NodeState
-from hadare.model.jobs import ConsolidationSpec, Desired, GuardSpec, JobState, ObjectRef, Until, VersionManifest
+from hadare.model.jobs import (
+    ConsolidationSpec,
+    Desired,
+    Guarded,
+    GuardSpec,
+    JobState,
+    ObjectRef,
+    Until,
+    VersionManifest,
+)
 from hadare.model.leases import Evaluation, Failure, Lease
 from hadare.model.rounds import JobOpening, OpenRequest
 
@@ -254,6 +264,33 @@ def test_a_job_whose_guard_does_not_choose_says_so_while_it_runs_and_once_in_its
     opening = JobOpening(job_id="job-a", base_version=1, forks=(an_entry(0, "n0", devices=(0,)), an_entry(1, "n1")))
     world.send(OpenAsked(at=200.0, request=OpenRequest(round=2, epoch=1, round_s=360.0, jobs=(opening,)), token=3))
     assert (world.progress.state, world.progress.reason) == (JobState.RUNNING, why)
+
+
+def test_a_guard_that_is_late_pauses_for_longer_each_time_and_not_once_it_was_in_time() -> None:
+    late, in_time = (
+        Choice("average", candidate("average"), {}, Guarded(chosen="average"), late) for late in (True, False)
+    )
+    pauses, paused = Pauses(), list[int]()
+    for _ in range(7):
+        pauses.heed(late)
+        paused.append(0)
+        while not pauses.due():
+            paused[-1] += 1
+    assert paused == [1, 3, 7, 15, 31, 31, 31]
+    pauses.heed(in_time)
+    assert pauses.due()
+    pauses.heed(late)
+    assert [pauses.due(), pauses.due()] == [False, True]
+
+
+def test_the_round_after_a_late_guard_has_none_and_the_job_still_says_why(world: World) -> None:
+    world.consolidated()
+    world.send(Ticked(at=world.at + 15.0))
+    opening = JobOpening(job_id="job-a", base_version=1, forks=(an_entry(0, "n0", devices=(0,)),))
+    world.send(OpenAsked(at=200.0, request=OpenRequest(round=2, epoch=1, round_s=360.0, jobs=(opening,)), token=3))
+    task = one(world.result(a_result(round=2, fork=0, node="n0", steps=10, base_version=1)), Consolidate)
+    assert task.how.guard is None
+    assert "not all candidates were evaluated within 15 s" in world.progress.reason
 
 
 def test_metrics_of_other_weights_count_nothing(world: World) -> None:
