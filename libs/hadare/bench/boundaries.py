@@ -117,6 +117,16 @@ def consolidations(spans: Spans, job_id: str, offset_s: float) -> dict[int, tupl
     return found
 
 
+def result_bytes(spans: Spans, job_id: str) -> int:
+    """What one fork has sent, the median over the rounds; 0 if nothing is known."""
+    found = [
+        span["attributes"].get("hadare.bytes", 0) / span["attributes"]["hadare.forks"]
+        for span in spans
+        if span["name"] == "consolidate job" and span["attributes"].get("hadare.job") == job_id
+    ]
+    return round(median(found)) if found else 0
+
+
 def medians(found: Sequence[Boundary]) -> dict[str, float]:
     """Of each phase over all boundaries, in ms. They need not add up to the median of the whole."""
     return {phase: median(one.phases[phase] for one in found) for phase in PHASES}

@@ -14,18 +14,21 @@ INPUTS = 64
 
 
 class Mlp(Task[Tensor]):
-    """Two equal hidden layers with about ``params`` parameters in all; ``optimizer``: ``sgd`` or ``adamw``."""
+    """Two equal hidden layers with about ``params`` parameters in all; ``optimizer``: ``sgd`` or ``adamw``.
+
+    ``frozen``: the layer between them, which has nearly all of the parameters, stays as it is."""
 
     def build_model(self) -> nn.Module:
         width = width_for(int(self.config["params"]))
-        return nn.Sequential(
-            nn.Linear(INPUTS, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1)
-        )
+        middle = nn.Linear(width, width)
+        middle.requires_grad_(not self.config.get("frozen", False))
+        return nn.Sequential(nn.Linear(INPUTS, width), nn.ReLU(), middle, nn.ReLU(), nn.Linear(width, 1))
 
     def build_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         if self.config["optimizer"] == "adamw":
-            return torch.optim.AdamW(model.parameters(), lr=1e-4)
-        return torch.optim.SGD(model.parameters(), lr=1e-3)
+            return torch.optim.AdamW(trained, lr=1e-4)
+        return torch.optim.SGD(trained, lr=1e-3)
 
     def batches(self, data_seed: int) -> Iterator[Tensor]:
         generator = torch.Generator().manual_seed(data_seed)

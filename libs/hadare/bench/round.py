@@ -9,11 +9,11 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 
-from hadare.bench.boundaries import Boundary, Work, boundaries, consolidations, medians, works
+from hadare.bench.boundaries import Boundary, Work, boundaries, consolidations, medians, result_bytes, works
 from hadare.client import HadareClient
 from hadare.local import lifecycle
 from hadare.local.demonstration import connected
@@ -44,8 +44,8 @@ _SLOW_BYTES_PER_S = 30e6
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundOptions:
     """``rounds`` boundaries are measured, after ``warm_up``. ``average``: the job keeps an average of its versions;
-    ``bf16``: forks hand in what they changed. ``raw``: the same bytes are put and fetched afterwards by nobody
-    but a client of the store."""
+    ``bf16``: forks hand in what they changed. ``frozen``: nearly all parameters stay as they are. ``raw``: the same
+    bytes, had none stayed, are put and fetched afterwards by nobody but a client of the store."""
 
     params: int = 1_000_000
     forks: int = 3
@@ -54,6 +54,7 @@ class RoundOptions:
     optimizer: str = "sgd"
     average: bool = False
     bf16: bool = False
+    frozen: bool = False
     raw: bool = False
     warm_up: int = 3
     directory: Path | None = None
@@ -80,7 +81,8 @@ class RoundCost:
     ``phases_ms`` are medians of the parts (``boundaries.PHASES``). ``load``: how many processes wanted one of the
     ``cores``, the mean of the last minute: above their number everything takes longer than it would.
 
-    ``raw_ms``: what a boundary's transfers take by themselves (``_raw``), 0 if that was not measured.
+    ``result_bytes``: what a fork sent. ``raw_ms``: what a boundary's transfers take by themselves (``_raw``), 0 if that
+    was not measured.
     """
 
     params: int
@@ -93,6 +95,8 @@ class RoundCost:
     phases_ms: dict[str, float] = field(default_factory=dict)
     average: bool = False
     bf16: bool = False
+    frozen: bool = False
+    result_bytes: int = 0
     raw_ms: float = 0.0
     load: float = 0.0
     cores: int = 1
@@ -124,7 +128,8 @@ def measure(options: RoundOptions, say: Say) -> RoundCost:
         shutil.rmtree(directory, ignore_errors=True)
     offset_s = time.time() - time.monotonic()
     measured = boundaries(found, consolidations(spans, job_id, offset_s))
-    return summary(options, [one for one in measured if one.round > options.warm_up], load, raw_s)
+    cost = summary(options, [one for one in measured if one.round > options.warm_up], load, raw_s)
+    return replace(cost, result_bytes=result_bytes(spans, job_id))
 
 
 def summary(options: RoundOptions, found: list[Boundary], load: float = 0.0, raw_s: float = 0.0) -> RoundCost:
@@ -143,6 +148,7 @@ def summary(options: RoundOptions, found: list[Boundary], load: float = 0.0, raw
         phases_ms={phase: round(value, 1) for phase, value in medians(found).items()},
         average=options.average,
         bf16=options.bf16,
+        frozen=options.frozen,
         raw_ms=round(raw_s * 1e3, 1),
         load=round(load, 1),
         cores=os.cpu_count() or 1,
@@ -199,7 +205,7 @@ def _job(options: RoundOptions) -> dict[str, object]:
     return {
         "name": "boundary",
         "workload": WORKLOAD,
-        "config": {"params": options.params, "optimizer": options.optimizer},
+        "config": {"params": options.params, "optimizer": options.optimizer, "frozen": options.frozen},
         "total_steps": 10**9,
         "batch_size": _BATCH,
         "max_forks": options.forks,

@@ -26,6 +26,7 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 )
 @click.option("--average", is_flag=True, help="The job keeps an average of its versions.")
 @click.option("--bf16", is_flag=True, help="Forks hand in what they changed, in half the bytes.")
+@click.option("--frozen", is_flag=True, help="Nearly all parameters are frozen: they need not travel.")
 @click.option("--raw", is_flag=True, help="Also put and fetch the same bytes by themselves, to compare.")
 @click.option("--warm-up", default=3, type=click.IntRange(1), show_default=True, help="Rounds that do not count.")
 @click.option("--dir", "directory", type=_FOLDER, help="Keep the cluster's files here. Default: nothing is kept.")
@@ -40,6 +41,7 @@ def boundary(
     optimizer: str,
     average: bool,
     bf16: bool,
+    frozen: bool,
     raw: bool,
     warm_up: int,
     directory: Path | None,
@@ -59,6 +61,7 @@ def boundary(
         optimizer=optimizer,
         average=average,
         bf16=bf16,
+        frozen=frozen,
         raw=raw,
         warm_up=warm_up,
         directory=directory,
@@ -70,7 +73,8 @@ def boundary(
         console.print(tables.table(("PHASE", "MEDIAN MS"), rows, right=("MEDIAN MS",)))
         console.print(
             f"\nmedian {cost.boundary_ms_median:.1f} ms, 90th percentile {cost.boundary_ms_p90:.1f} ms, "
-            f"{cost.boundaries} boundaries; load {cost.load:.1f} on {cost.cores} cores",
+            f"{cost.boundaries} boundaries; load {cost.load:.1f} on {cost.cores} cores; "
+            f"a fork sent {cost.result_bytes / 1e6:.2f} MB",
             highlight=False,
         )
         if cost.raw_ratio is not None:

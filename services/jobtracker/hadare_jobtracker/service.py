@@ -274,6 +274,7 @@ class JobTracker:
             "hadare.job": command.job_id,
             "hadare.round": command.round,
             "hadare.forks": len(command.forks),
+            "hadare.bytes": sum(fork.object.bytes for fork in command.forks),
         }
         with span("consolidate job", parent=command.traceparent, attributes=data):
             try:

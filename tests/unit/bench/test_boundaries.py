@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hadare.bench.boundaries import PHASES, Boundary, boundaries, consolidations, medians, works
+from hadare.bench.boundaries import PHASES, Boundary, boundaries, consolidations, medians, result_bytes, works
 from hadare.bench.boundary_task import Mlp, width_for
 from hadare.bench.round import RoundOptions, summary
 from hadare.model.errors import Broken
@@ -74,6 +74,14 @@ def test_consolidations_are_put_on_the_monotonic_clock() -> None:
         "attributes": {"hadare.job": JOB, "hadare.round": 4},
     }
     assert consolidations([span, {**span, "name": "else"}], JOB, 1000.0) == {4: (0.5, 0.75)}
+
+
+def test_what_a_fork_sent_is_a_median_of_the_rounds() -> None:
+    def a_span(total: int, job: str = JOB) -> dict[str, Any]:
+        return {"name": "consolidate job", "attributes": {"hadare.job": job, "hadare.forks": 2, "hadare.bytes": total}}
+
+    assert result_bytes([a_span(200), a_span(20), a_span(40), a_span(10**6, "pear")], JOB) == 20
+    assert result_bytes([], JOB) == 0
 
 
 def test_the_summary_has_medians() -> None:
