@@ -225,7 +225,8 @@ class JobTracker:
     # --- what the machine wants ---
 
     async def _perform_all(self, commands: list[TrackerCommand]) -> None:
-        for command in commands:
+        """Consolidations first: they read what is stored already, and what they make counts only once it is told."""
+        for command in sorted(commands, key=lambda command: not isinstance(command, Consolidate)):
             await self._leadership.sure()
             await self._perform(command)
 
