@@ -27,6 +27,6 @@ class RealServices:
         return JobTracker(plane, averager, settings, instance, term).run()
 
     def allocator(
-        self, plane: SimPlane, settings: RoundSettings, instance: str, times: NodeTimes, term: Term
+        self, plane: SimPlane, settings: RoundSettings, instance: str, times: NodeTimes, term: Term, tick_s: float
     ) -> Awaitable[None]:
-        return Allocator(plane, settings, instance, times, term).run()
+        return Allocator(plane, settings, instance, times, term, tick_s).run()

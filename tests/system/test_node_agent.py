@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -59,6 +60,28 @@ def test_a_version_that_the_tracker_tells_of_is_here_before_a_lease_asks_for_it(
         )
         await asyncio.sleep(0.1)
         assert [path.read_text() for path in (world.folder / "weights").glob("*.safetensors")] == ["version 1"]
+
+    play(scene)
+
+
+def test_a_wall_clock_that_jumps_by_an_hour_ends_no_lease_and_begins_none_again(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    off, real = [0.0], time.time
+    monkeypatch.setattr(time, "time", lambda: real() + off[0])
+
+    async def scene(world: World) -> None:
+        lease = a_lease(base=await world.store(), duration_s=5.0)
+        assert (await grant(world, lease)).accepted
+        for jump in (3600.0, -3600.0, 0.0):
+            off[0] = jump
+            await asyncio.sleep(1.0)
+            assert world.tracker.results == []
+            assert (await grant(world, lease)).accepted  # asked again, as after a lost answer
+        await asyncio.sleep(6.0)
+        assert [result.key for result in world.tracker.results] == [lease.key]
+        assert world.tracker.results[0].steps >= 4 * RATE
+        assert [len(world.events(what)) for what in ("lease_started", "lease_ended")] == [1, 1]
 
     play(scene)
 

@@ -45,9 +45,9 @@ class LiveServices:
         return work
 
     def allocator(
-        self, plane: SimPlane, settings: RoundSettings, instance: str, times: NodeTimes, term: Term
+        self, plane: SimPlane, settings: RoundSettings, instance: str, times: NodeTimes, term: Term, tick_s: float
     ) -> Awaitable[None]:
-        work: Awaitable[None] = self._allocator(plane, settings, instance, times, term).run()
+        work: Awaitable[None] = self._allocator(plane, settings, instance, times, term, tick_s).run()
         return work
 
 

@@ -109,7 +109,8 @@ class Laws:
         records.judge_progress(old, new, self.broken)
         if new.version != old.version:
             self._version_published(old, new)
-        self.on_change()
+        if new.state.ended:
+            self.on_change()
 
     def _version_published(self, old: JobProgress, new: JobProgress) -> None:
         job, manifest = new.job_id, self.manifests.get((new.job_id, new.version))

@@ -57,6 +57,11 @@ class SimPlane:
     def frozen(self) -> bool:
         return not self._thawed.is_set()
 
+    @property
+    def halted(self) -> bool:
+        """Whether ``awake`` has to be waited for: nearly never, and it is asked at every access."""
+        return self.dead or not self._thawed.is_set()
+
     def die_after(self, effects: int) -> None:
         """The process is killed just before its ``effects + 1``-th effect from now."""
         self._effects_left, self._dies = effects, True
@@ -72,13 +77,15 @@ class SimPlane:
 
     async def awake(self) -> None:
         """Returns while the process runs; a dead one waits for its cancellation."""
-        await self._thawed.wait()
+        if not self._thawed.is_set():
+            await self._thawed.wait()
         if self.dead:
             await asyncio.Event().wait()
 
     async def effect(self) -> None:
         """Before anything that others can see."""
-        await self.awake()
+        if self.halted:
+            await self.awake()
         if self._effects_left is None:
             return
         self._effects_left -= 1
@@ -97,7 +104,8 @@ class SimPlane:
         if fate.acknowledged:
             await asyncio.sleep(self.adversary.latency_s())
             done = await write()
-            await self.awake()
+            if self.halted:
+                await self.awake()
             return done
         if fate.lands_after_s is not None:
             task = asyncio.get_running_loop().create_task(_land(write, fate.lands_after_s))
@@ -108,12 +116,14 @@ class SimPlane:
         raise Unavailable("the store did not acknowledge the write")
 
     async def read(self, read: Callable[[], Awaitable[T]]) -> T:
-        await self.awake()
+        if self.halted:
+            await self.awake()
         if not self.adversary.read(self.name):
             await asyncio.sleep(GIVE_UP_S)
             raise Unavailable("the store does not answer")
         found = await read()
-        await self.awake()
+        if self.halted:
+            await self.awake()
         return found
 
     # --- the process's side ---
@@ -159,7 +169,8 @@ class SimBus:
         self, topic: Topic[M], handler: Callable[[M], Awaitable[None]], *, group: str = "", **tokens: str
     ) -> Subscription:
         async def hear(message: M) -> None:
-            await self._plane.awake()
+            if self._plane.halted:
+                await self._plane.awake()
             await handler(message)
 
         return await self._inner.subscribe(topic, hear, group=group, **tokens)
@@ -223,7 +234,8 @@ class SimTable(Generic[T]):
                 await asyncio.sleep(lag)
             while not self._plane.adversary.reaches_bus(self._plane.name):  # noqa: ASYNC110 - a fault has no event
                 await asyncio.sleep(_POLL_S)
-            await self._plane.awake()
+            if self._plane.halted:
+                await self._plane.awake()
             yield change
 
 

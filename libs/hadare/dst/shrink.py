@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain, combinations
 
 from hadare.dst.scenario import Fault, Scenario
 from hadare.dst.world import Verdict
@@ -10,12 +11,15 @@ from hadare.dst.world import Verdict
 Run = Callable[[Scenario], Verdict]
 
 _MOST_RUNS = 300
+_FEW = 2
+"""So many faults are tried in every combination."""
 
 
 def shrink(failed: Verdict, run: Run) -> Verdict:
     """The smallest verdict found with the same first law broken.
 
-    Each fault is tried alone, and none at all; then halves of the faults are left out, at last single ones.
+    No fault at all is tried, then each alone, then every two; then halves of the faults are left out, at last single
+    ones.
 
     A scenario that breaks no law is returned as it is.
     """
@@ -32,7 +36,8 @@ class _Shrinking:
         self._runs = 0
 
     def shrunk(self) -> Verdict:
-        if any(self._still_fails(few) for few in ((), *((fault,) for fault in self._faults))):
+        few = chain.from_iterable(combinations(self._faults, size) for size in range(_FEW + 1))
+        if any(self._still_fails(faults) for faults in few):
             return self._best
         size = max(1, len(self._faults) // 2)
         while self._runs < _MOST_RUNS:

@@ -31,6 +31,8 @@ ROUNDS = RoundSettings(epoch=0, round_s=ROUND_S, grace_s=2.0, settle_s=5.0)
 TIMES = NodeTimes()
 TERM = Term(lease_s=4.0, renew_s=1.0, poll_s=0.6, return_s=1.6)
 """By half longer than live: renewals are half of all writes. Freezes and partitions last up to seven times as long."""
+TICK_S = 0.4
+"""How often the allocator looks at its clock: half as often as live."""
 
 
 class Control(Protocol):
@@ -43,7 +45,7 @@ class Control(Protocol):
     ) -> Awaitable[None]: ...
 
     def allocator(
-        self, plane: SimPlane, settings: RoundSettings, instance: str, times: NodeTimes, term: Term
+        self, plane: SimPlane, settings: RoundSettings, instance: str, times: NodeTimes, term: Term, tick_s: float
     ) -> Awaitable[None]: ...
 
 
@@ -117,7 +119,7 @@ class Supervisor:
             return None, _whole(self.control.pricing(plane))
         if kind == "tracker":
             return None, _whole(self.control.tracker(plane, SimAverager(plane.objects(WEIGHTS)), TRACKER, name, TERM))
-        return None, _whole(self.control.allocator(plane, self._rounds(), name, TIMES, TERM))
+        return None, _whole(self.control.allocator(plane, self._rounds(), name, TIMES, TERM, TICK_S))
 
     def _rounds(self) -> RoundSettings:
         return replace(ROUNDS, policy=self.scenario.policy, round_s=self.scenario.round_s)

@@ -110,7 +110,7 @@ class MemoryHub:
         self.watchers: list[tuple[str, str, asyncio.Queue[tuple[str, StoredRecord | None]]]] = []
         self.failures: list[BaseException] = []
         """Bugs in handlers; a test that expects none asserts that this is empty."""
-        self._routes: dict[str, list[_Inbox]] = {}
+        self._routes: dict[str, list[list[_Inbox]]] = {}
         self._revisions = itertools.count(1)
         self._turns = itertools.count()
 
@@ -136,12 +136,8 @@ class MemoryHub:
 
     def route(self, sender: str, subject: str, data: bytes, reply: _Reply | None = None) -> int:
         """Queues the message for every plain subscription and for one member of each group; says for how many."""
-        targets = self._listening(subject)
-        plain = [inbox for inbox in targets if not inbox.group]
         turn = next(self._turns)
-        for group in sorted({inbox.group for inbox in targets if inbox.group}):
-            members = [inbox for inbox in targets if inbox.group == group]
-            plain.append(members[turn % len(members)])
+        plain = [members[turn % len(members)] for members in self._listening(subject)]
         loop = asyncio.get_running_loop()
         for inbox in plain:
             for delay in self.network(Parcel(sender, inbox.owner, subject, data)):
@@ -156,10 +152,15 @@ class MemoryHub:
         self.inboxes.remove(inbox)
         self._routes.clear()
 
-    def _listening(self, subject: str) -> list[_Inbox]:
+    def _listening(self, subject: str) -> list[list[_Inbox]]:
+        """Who gets a message of this subject, one of each list: plain subscriptions alone, and then the groups."""
         known = self._routes.get(subject)
         if known is None:
-            known = self._routes[subject] = [inbox for inbox in self.inboxes if inbox.matches(subject)]
+            found = [inbox for inbox in self.inboxes if inbox.matches(subject)]
+            groups = sorted({inbox.group for inbox in found if inbox.group})
+            known = [[inbox] for inbox in found if not inbox.group]
+            known += [[inbox for inbox in found if inbox.group == group] for group in groups]
+            self._routes[subject] = known
         return known
 
     def answer(self, sender: str, reply: _Reply | None, data: bytes) -> None:

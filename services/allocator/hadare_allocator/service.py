@@ -70,7 +70,6 @@ log = structlog.get_logger("hadare.allocator")
 
 IDENTITY = Identity("hadare-allocator", __version__, "rounds: prices, placement, leases")
 
-_TICK_S = 0.2
 _ASK_TIMEOUT_S = 5.0
 _TRACKER_TIMEOUT_S = 20.0
 _FAILOVER_S = 4.0
@@ -90,7 +89,9 @@ class Allocator:
         instance: str,
         times: NodeTimes | None = None,
         term: Term | None = None,
+        tick_s: float = 0.2,
     ) -> None:
+        self._tick_s = tick_s
         self._backplane = backplane
         self._bus = backplane.bus
         self._settings = settings
@@ -204,7 +205,7 @@ class Allocator:
 
     async def _tick(self) -> None:
         while True:
-            await asyncio.sleep(_TICK_S)
+            await asyncio.sleep(self._tick_s)
             self._inbox.put_nowait(Ticked(at=self._now()))
 
     @staticmethod
