@@ -73,3 +73,13 @@ def test_an_agent_that_takes_leases_of_old_rounds_is_caught(tmp_path: Path) -> N
     bug = {"node_agent": planted(tmp_path / "bug", TAKES_ANY_LEASE)}
     options = Options(faults=20, minutes=0.5, steps=1200, jobs=2, kinds=(Kind.REPLAY,), extra=bug)
     assert "an old round's lease is refused" in laws_broken(run_chaos(options, print))
+
+
+def test_wall_clocks_that_jump_by_an_hour_cost_no_step_no_lease_and_no_reign(tmp_path: Path) -> None:
+    options = Options(faults=16, minutes=0.6, steps=1200, jobs=2, kinds=(Kind.JUMP_CLOCK,), keep=tmp_path / "cluster")
+    report = run_chaos(options, print)
+    assert report.broken == ()
+    assert report.faults == 16
+    assert report.node_deaths == 0
+    assert report.failovers.count == 0
+    assert report.steps_counted > 0

@@ -1,6 +1,7 @@
 """Each invariant, broken by the least that breaks it: the checker names the law."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -87,6 +88,46 @@ def test_a_lease_that_a_restarted_agent_ran_again_may_count_for_either_time_but_
     manifests = {**evidence.manifests, ("j1", 2): a_manifest(2, 540, a_parent(2, 240))}
     both = replace(evidence, manifests=manifests, progress={"j1": a_progress(steps=540)})
     assert laws_broken(both) == {"steps are those that were trained"}
+
+
+def test_a_lease_that_runs_twice_in_one_life_of_its_agent_is_caught() -> None:
+    again = [lease_started(2, 16.0), lease_ended(2, 18.0, 200)]
+    evidence = an_evidence(node_events=[*an_evidence().node_events, *again])
+    assert laws_broken(evidence) == {"a lease runs once"}
+    told_twice = an_evidence(node_events=[*an_evidence().node_events, *an_evidence().node_events])
+    assert laws_broken(told_twice) == set()
+
+
+def counted_in_round_2(steps: int, **changes: Any) -> Evidence:
+    """Its agent told of a start in round 2, and of no end."""
+    events = [event for event in an_evidence().node_events if event.event.what == "lease_started"]
+    ended = lease_ended(1, 13.2, 300)
+    manifests = {**an_evidence().manifests, ("j1", 2): a_manifest(2, 300 + steps, a_parent(2, steps))}
+    fields: dict[str, Any] = {
+        "node_events": [events[0], ended, events[1]],
+        "manifests": manifests,
+        "progress": {"j1": a_progress(steps=300 + steps)},
+        "lives": [Life(NODE, 42, 5.0, 15.5), Life(NODE, 43, 17.0)],
+    }
+    return an_evidence(**(fields | changes))
+
+
+def test_a_result_whose_agent_died_before_it_could_tell_counts_what_a_device_makes_in_a_round_at_most() -> None:
+    assert laws_broken(counted_in_round_2(250)) == set()
+    assert laws_broken(counted_in_round_2(900)) == {"steps are those that were trained"}
+
+
+def test_a_result_that_counts_and_of_which_an_agent_that_lives_has_told_nothing_is_caught() -> None:
+    silent = counted_in_round_2(250, lives=[Life(NODE, 42, 5.0)], node_events=[lease_started(1, 10.0)])
+    assert "steps are those that were trained" in laws_broken(silent)
+
+
+def test_a_lease_that_begins_beside_one_of_its_round_is_caught_though_their_agent_died() -> None:
+    lives = [Life(NODE, 42, 5.0, 15.5), Life(NODE, 43, 17.0)]
+    handing_back = [lease_started(1, 10.0), lease_started(2, 13.1), lease_ended(2, 15.2, 200)]
+    assert laws_broken(an_evidence(lives=lives, node_events=handing_back)) == set()
+    doubled = [*handing_back, lease_started(2, 15.25, fork=1), lease_started(2, 15.3, fork=2)]
+    assert laws_broken(an_evidence(lives=lives, node_events=doubled)) == {"a device runs one lease"}
 
 
 def test_steps_that_no_fork_has_made_are_caught() -> None:

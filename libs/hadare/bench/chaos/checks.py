@@ -34,6 +34,7 @@ def judge(evidence: Evidence, targets: Mapping[str, Calibration]) -> list[Violat
         promises_are_kept,
         versions_are_their_forks,
         steps_are_those_trained,
+        leases_run_once,
         devices_run_one_lease,
         plans_fit_the_cluster,
         old_leaders_are_refused,
@@ -114,17 +115,34 @@ def _chain(progress: JobProgress, manifests: Mapping[tuple[str, int], VersionMan
 def steps_are_those_trained(evidence: Evidence) -> Iterator[Violation]:
     """(2) A counted fork has the steps that its agent has seen it make.
 
-    An agent that was started again may run an old lease a second time; then one of the two counts.
+    An agent that was started again may run a lease a second time; then one of the two counts. What an agent that died
+    did not tell (its last events die with it, its result on disk does not) is at most what a device makes in a round.
     """
-    made: dict[tuple[str, str], set[int | None]] = defaultdict(set)
+    runs: dict[tuple[str, str], list[Span]] = defaultdict(list)
     for span in spans(evidence.node_events, evidence.lives):
-        made[span.node, span.name].add(span.steps)
+        runs[span.node, span.name].append(span)
+    died = {life.program for life in evidence.lives if life.ended is not None}
+    most = {node: rate * (evidence.round_s + SLACK_S) for node, rate in _rates(evidence).items()}
     for manifest in evidence.manifests.values():
         for parent in manifest.parents:
             name = f"{manifest.job_id}.{parent.round}.{parent.fork}.{parent.attempt}"
-            known = made.get((parent.node, name), {None})
-            if not known & {None, parent.steps}:
-                yield Violation("steps are those that were trained", f"{name} counts {parent.steps}, made were {known}")
+            seen = runs.get((parent.node, name), [])
+            told = {span.steps for span in seen if span.steps is not None}
+            untold = parent.node in died and (not seen or any(span.steps is None for span in seen))
+            if parent.steps not in told and not (untold and parent.steps <= most.get(parent.node, float("inf"))):
+                made = sorted(told) or "none"
+                yield Violation("steps are those that were trained", f"{name} counts {parent.steps}, made were {made}")
+
+
+def leases_run_once(evidence: Evidence) -> Iterator[Violation]:
+    """(2) A lease runs once in a life of its agent. Another life may run it again: it knows nothing of the first, whose
+    result, if there is one, was handed in or is on disk."""
+    starts = Counter(
+        (span.node, span.device, span.life, span.name) for span in spans(evidence.node_events, evidence.lives)
+    )
+    for (node, device, _, name), times in starts.items():
+        if times > 1:
+            yield Violation("a lease runs once", f"{node}:{device} began {name} {times} times in one life")
 
 
 def devices_run_one_lease(evidence: Evidence) -> Iterator[Violation]:
@@ -132,7 +150,8 @@ def devices_run_one_lease(evidence: Evidence) -> Iterator[Violation]:
     for one, other in pairwise(spans(evidence.node_events, evidence.lives)):
         if (one.node, one.device) != (other.node, other.device):
             continue
-        if one.ended is None and one.life == other.life:
+        untold = one.ended is None and one.life >= 0 and evidence.lives[one.life].ended is not None
+        if untold and one.life == other.life and one.round < other.round:
             continue  # it was handing back, and its agent died before it could say so
         if other.began < one.over - _TOLERANCE_S:
             yield Violation(
@@ -218,16 +237,22 @@ def lost_to_node_deaths(evidence: Evidence) -> dict[int, list[Span]]:
 
 def a_lost_node_costs_one_round(evidence: Evidence) -> Iterator[Violation]:
     """An agent's death costs its part of one round: as many steps as its devices make in that time."""
-    rates: dict[str, float] = defaultdict(float)
-    for span in spans(evidence.node_events, evidence.lives):
-        rates[span.node] = max(rates[span.node], span.rate)
+    rates = _rates(evidence)
     for life, lost in lost_to_node_deaths(evidence).items():
         node = evidence.lives[life].program
         steps = sum(evidence.reported.get(span.name, ("", 0))[1] for span in lost)
-        bound = rates[node] * (evidence.round_s + SLACK_S) * len({span.device for span in lost})
-        if rates[node] and steps > bound:
+        bound = rates.get(node, 0.0) * (evidence.round_s + SLACK_S) * len({span.device for span in lost})
+        if rates.get(node) and steps > bound:
             names = ", ".join(span.name for span in lost)
             yield Violation("a lost node costs its part of one round", f"{node}: {steps} steps of {names}")
+
+
+def _rates(evidence: Evidence) -> dict[str, float]:
+    """Steps/s of a device of each node, by its fastest job."""
+    rates: dict[str, float] = defaultdict(float)
+    for span in spans(evidence.node_events, evidence.lives):
+        rates[span.node] = max(rates[span.node], span.rate)
+    return dict(rates)
 
 
 def nothing_stalls_unnoticed(evidence: Evidence) -> Iterator[Violation]:

@@ -30,6 +30,7 @@ NODES = "1x1:V100,1x1:P100,1x1:T4,1x1:K80"
 _DISK_MB, _STORE_MB = 64, 256
 _LONGEST_PAUSE_S = 2.0
 _SWEEP_S = 8.0
+_WALL_CLOCK = Path(__file__).parent / "wall_clock"
 
 
 @dataclass(slots=True)
@@ -67,6 +68,8 @@ class ChaosCluster:
         self.local = LocalCluster(port=free_port(), spec=parse_cluster(setting.nodes), round_s=setting.round_s)
         self.nodes = tuple(node.name for node in self.local.spec.nodes)
         self.disks: dict[str, Path] = {}
+        self.clocks: dict[str, Path] = {}
+        """Where each program is told how far its wall clock is off; see ``wall_clock/sitecustomize.py``."""
 
     async def __aenter__(self) -> ChaosCluster:
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -154,9 +157,18 @@ class ChaosCluster:
             "HADARE_SWEEP_S": str(_SWEEP_S),
             **self._setting.extra.get(kind, {}),
         }
+        env |= self._give_clock(program.name, env.get("PYTHONPATH", os.environ.get("PYTHONPATH", "")))
         if "HADARE_WORK_DIR" in env:
             self._give_disk(program.name, Path(env["HADARE_WORK_DIR"]), _DISK_MB)
         return replace(program, env=env)
+
+    def _give_clock(self, name: str, path: str) -> dict[str, str]:
+        """A wall clock of its own, which is off by the seconds that a file names; ``path`` is its Python path."""
+        clock = self.clocks[name] = self.directory / "clocks" / name
+        clock.parent.mkdir(exist_ok=True)
+        clock.write_text("0")
+        folders = os.pathsep.join(filter(None, [str(_WALL_CLOCK), path]))
+        return {"CHAOS_WALL_CLOCK": str(clock), "PYTHONPATH": folders}
 
     def _give_disk(self, name: str, folder: Path, megabytes: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)

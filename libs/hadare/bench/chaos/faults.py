@@ -22,6 +22,7 @@ T = TypeVar("T")
 _PATIENCE_S = 20.0
 """How long a fault waits for something that it can hit, such as a fork."""
 
+HOUR_S = 3600.0
 _LOOK_S = 0.1
 _BALLAST = "ballast"
 _LINKS = {
@@ -112,6 +113,8 @@ class Injector:
                 return await self._trouble(fault, list(nodes), _LINKS[kind])
             case Kind.REPLAY:
                 return await self._replay(fault)
+            case Kind.JUMP_CLOCK:
+                return await self._jump(fault, _chosen(list(self._cluster.clocks), fault))
             case Kind.DISK_FULL_AGENT:
                 return await self._fill(fault, _chosen(nodes, fault))
             case Kind.DISK_FULL_TRACKER:
@@ -168,6 +171,20 @@ class Injector:
     async def _replay(self, fault: Fault) -> str:
         answered = await self._witness.replay(self._rng)
         return self._told(fault, f"{answered} answered") if answered else ""
+
+    async def _jump(self, fault: Fault, name: str) -> str:
+        """The wall clock of a program, and of all that it starts, is an hour off for some time."""
+        clock = self._cluster.clocks[name]
+        if self._cluster.pid(name) is None or float(clock.read_text()):
+            return ""
+        hours = 1.0 if fault.number % 2 else -1.0
+        self._told(fault, f"{name} by {hours:+.0f} h")
+        clock.write_text(str(hours * HOUR_S))
+        try:
+            await asyncio.sleep(fault.for_s)
+        finally:
+            clock.write_text("0")
+        return name
 
     async def _fill(self, fault: Fault, name: str) -> str:
         ballast = self._cluster.disks[name] / _BALLAST

@@ -5,6 +5,7 @@ All processes of a run share one machine, and so one monotonic clock: that of ``
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -41,8 +42,8 @@ class Span:
 
 
 def spans(node_events: Iterable[StoredEvent], lives: Sequence[Life]) -> list[Span]:
-    """Every training lease that was started, by node, device and time."""
-    found: dict[tuple[str, str, int, int], Span] = {}
+    """Every start of a training lease, by node, device and time. An event that was told twice is one."""
+    found: dict[tuple[str, str, int, int], list[Span]] = defaultdict(list)
     told = sorted((e for e in node_events if "at_s" in e.event.data), key=lambda e: float(e.event.data["at_s"]))
     for stored in told:
         data, node, what = stored.event.data, stored.event.id, stored.event.what
@@ -52,14 +53,16 @@ def spans(node_events: Iterable[StoredEvent], lives: Sequence[Life]) -> list[Spa
         life = _life_at(node, at, lives)
         for device in data.get("devices", ()):
             key = (node, f"{data['job']}.{data['round']}.{data['fork']}.{data['attempt']}", int(device), life)
-            if what == "lease_started":
-                found[key] = _span(node, int(device), data, at, life)
-                found[key].until = (lives[life].ended or float("inf")) if life >= 0 else float("inf")
-            elif what == "lease_ended" and key in found:
-                found[key].ended = at - float(data["upload_s"])
-                found[key].steps = int(data["steps"])
-                found[key].rate = float(data["nominal_rate"])
-    return sorted(found.values(), key=lambda span: (span.node, span.device, span.began))
+            starts = found[key]
+            if what == "lease_started" and not (starts and starts[-1].began == at):
+                starts.append(_span(node, int(device), data, at, life))
+                starts[-1].until = (lives[life].ended or float("inf")) if life >= 0 else float("inf")
+            elif what == "lease_ended" and starts:
+                starts[-1].ended = at - float(data["upload_s"])
+                starts[-1].steps = int(data["steps"])
+                starts[-1].rate = float(data["nominal_rate"])
+    every = [span for starts in found.values() for span in starts]
+    return sorted(every, key=lambda span: (span.node, span.device, span.began))
 
 
 def _span(node: str, device: int, data: dict[str, Any], at: float, life: int) -> Span:

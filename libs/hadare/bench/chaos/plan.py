@@ -30,6 +30,7 @@ class Kind(StrEnum):
     DOUBLE = "double messages"
     LATE = "results come late"
     REPLAY = "replay old messages"
+    JUMP_CLOCK = "jump a wall clock"
     DISK_FULL_AGENT = "agent's disk full"
     DISK_FULL_TRACKER = "tracker's disk full"
     DISK_FULL_STORE = "store's disk full"
@@ -63,6 +64,7 @@ ODDS = {
     Kind.DOUBLE: Odds(8, 4.0, 8.0),
     Kind.LATE: Odds(8, 4.0, 9.0),
     Kind.REPLAY: Odds(10),
+    Kind.JUMP_CLOCK: Odds(8, 3.0, 12.0),
     Kind.DISK_FULL_AGENT: Odds(5, 3.0, 7.0),
     Kind.DISK_FULL_TRACKER: Odds(3, 3.0, 7.0),
     Kind.DISK_FULL_STORE: Odds(2, 2.0, 5.0),

@@ -1,0 +1,1 @@
+"""Put on the Python path of the processes of a chaos run."""
