@@ -19,22 +19,19 @@ Args = TypeVarTuple("Args")
 
 
 class _Call(asyncio.TimerHandle):
-    """A callback, ready or set for a moment. Without debugging, and without telling the loop when it is cancelled."""
+    """A callback, ready or set for a moment: what of asyncio's own is needed without its debugging, and no more."""
 
     __slots__ = ()
 
-    def __init__(
-        self, when: float, callback: Callable[..., object], args: tuple[Any, ...], loop: DeafLoop, context: Context
-    ) -> None:
+    def __init__(self, when: float, callback: Callable[..., object], args: tuple[Any, ...], context: Context) -> None:
         self._context = context
-        self._loop = loop
         self._callback = callback
         self._args = args
         self._cancelled = False
-        self._repr = None
-        self._source_traceback = None
         self._when = when
-        self._scheduled = False
+
+    def __repr__(self) -> str:
+        return f"<call of {self._callback!r} at {self._when:.6f} s>"
 
     def cancel(self) -> None:
         self._cancelled = True
@@ -60,7 +57,7 @@ class DeafLoop(asyncio.BaseEventLoop):
     def call_soon(
         self, callback: Callable[[Unpack[Args]], object], *args: *Args, context: Context | None = None
     ) -> _Call:
-        call = _Call(self._at, callback, args, self, context if context is not None else copy_context())
+        call = _Call(self._at, callback, args, context if context is not None else copy_context())
         self._calls.append(call)
         return call
 
@@ -80,7 +77,7 @@ class DeafLoop(asyncio.BaseEventLoop):
         *args: *Args,
         context: Context | None = None,
     ) -> _Call:
-        call = _Call(when, callback, args, self, context if context is not None else copy_context())
+        call = _Call(when, callback, args, context if context is not None else copy_context())
         if when <= self._at:
             self._calls.append(call)
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Generic, TypeVar
 
 from hadare.model.devices import Heartbeat, NodeInventory, NodeStatus, NodeWish
@@ -81,10 +82,15 @@ class Records(Generic[M]):
 
     def key(self, name: str) -> str:
         """The record's key in its bucket. Raises ``Rejected`` (400) if the name cannot be a part of one."""
-        key = ".".join(part for part in (self.family, name) if part)
-        if len(key) > 512 or not _KEY.match(key):
-            raise Rejected(400, f"'{key}' cannot be a key: letters, digits, '-', '_', '=', '/', and single dots inside")
-        return key
+        return _key(self.family, name)
+
+
+@lru_cache(maxsize=16_384)
+def _key(family: str, name: str) -> str:
+    key = ".".join(part for part in (family, name) if part)
+    if len(key) > 512 or not _KEY.match(key):
+        raise Rejected(400, f"'{key}' cannot be a key: letters, digits, '-', '_', '=', '/', and single dots inside")
+    return key
 
 
 HEARTBEAT = Topic("node.v1.{node}.heartbeat", Heartbeat)
