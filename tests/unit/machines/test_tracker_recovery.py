@@ -204,8 +204,10 @@ def test_what_may_be_needed_and_what_is_not_understood_stays(world: World, name:
     assert [world.sweep(name) for _ in range(3)] == [(), (), ()]
 
 
-@pytest.mark.parametrize("label", ["gone.v3", "gone.4.0.0", "job-a.0.0.2.init"])
-def test_objects_of_deleted_jobs_and_second_initial_models_go(world: World, label: str) -> None:
+@pytest.mark.parametrize("label", ["gone.v3", "gone.v3.changes", "gone.4.0.0", "job-a.0.0.2.init", "job-a.v0.changes"])
+def test_objects_of_deleted_jobs_second_initial_models_and_changes_to_a_published_version_go(
+    world: World, label: str
+) -> None:
     name = f"{label}.{SHA}"
     assert [world.sweep(name) for _ in range(2)] == [(), (name,)]
 
