@@ -32,7 +32,8 @@ def run_of(case: str) -> Study:
     else:
         rows = read_trace(name)[: int(number)]
     policies = KEPT if name == "synthetic" else (*KEPT, "yarn-cs")
-    return study(prepare(rows, shipped_table(), nodes), nodes, policies, Settings(oracle=True, hold=DEFAULT_HOLD))
+    settings = Settings(oracle=True, hold=DEFAULT_HOLD, early_s=3.6)
+    return study(prepare(rows, shipped_table(), nodes), nodes, policies, settings)
 
 
 def figures_of(case: str) -> dict[str, tuple[float, float]]:

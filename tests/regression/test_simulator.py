@@ -55,7 +55,7 @@ def test_gangs_do_not_beat_the_bounds_of_gangs(policy: str) -> None:
 def test_who_keeps_plans_for_some_rounds_loses_next_to_nothing() -> None:
     nodes = nodes_named("sim-60")
     jobs = prepare(read_trace("static_480")[:40], shipped_table(), nodes)
-    every = study(jobs, nodes, ["hadare"], Settings(oracle=True), bounds=False).metrics["hadare"]
+    every = study(jobs, nodes, ["hadare"], Settings(oracle=True, early_s=3.6), bounds=False).metrics["hadare"]
     held = run_of("static_480:40").metrics["hadare"]
     assert held.rounds < every.rounds
     assert held.ttd_s == pytest.approx(every.ttd_s, rel=0.01)

@@ -19,7 +19,7 @@ from hadare.local.spec import parse_cluster
 from hadare.simulator.jobs import SimJob, TraceRow
 from hadare.simulator.metrics import Metrics
 from hadare.simulator.rates import shipped_table
-from hadare.simulator.settings import DEFAULT_HOLD, Costs, Settings, SimNode
+from hadare.simulator.settings import DEFAULT_HOLD, EARLY, Costs, Settings, SimNode
 from hadare.simulator.study import nodes_of, prepare, study
 from hadare.simulator.synthetic import Synthetic
 from hadare.simulator.traces import read_trace
@@ -112,14 +112,12 @@ def run_paper(*, quick: bool, seeds: int, policies: Sequence[str], say: Say) -> 
     return paper
 
 
-_FREE = Settings(oracle=True, hold=DEFAULT_HOLD)
-_EARLY = 0.01
-"""Part of a round that a boundary is taken to last where rounds may end early: the live allocator's default."""
-
-
 def _live(settings: Settings) -> Settings:
-    """Our policies' rounds may end with a job, as they do live: with few devices that matters."""
-    return replace(settings, early_s=_EARLY * settings.round_s)
+    """Our policies' rounds may end with a job, as they do live; the baselines' never do, as published."""
+    return replace(settings, early_s=EARLY * settings.round_s)
+
+
+_FREE = _live(Settings(oracle=True, hold=DEFAULT_HOLD))
 
 
 def _dear(round_s: float = 360.0) -> Settings:

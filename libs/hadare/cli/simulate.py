@@ -22,7 +22,7 @@ from hadare.simulator.jobs import TraceRow
 from hadare.simulator.rates import read_table, shipped_table
 from hadare.simulator.report import write_report
 from hadare.simulator.schedule import read_schedule
-from hadare.simulator.settings import DEFAULT_HOLD, Costs, Settings, SimNode
+from hadare.simulator.settings import DEFAULT_HOLD, EARLY, Costs, Settings, SimNode
 from hadare.simulator.study import Study, Watch, nodes_of, prepare, study
 from hadare.simulator.synthetic import parse_synthetic
 from hadare.simulator.traces import read_trace
@@ -67,8 +67,10 @@ _HOUR_S = 3600.0
     "early_s",
     type=click.FloatRange(0),
     metavar="SECONDS",
-    help="Rounds of hadare and hadar may end with a job, as live, a boundary taken to last so long.",
+    show_default="a hundredth of the round",
+    help="Rounds of hadare and hadar may end with a job, as live; a boundary is taken to last so long.",
 )
+@click.option("--full-rounds", is_flag=True, help="No round ends early.")
 @click.option("--seed", default=0, help="Of synthetic traces and of noise.")
 @click.option("--report", type=click.Path(path_type=Path, file_okay=False), help="Write report.html there.")
 @json_option
@@ -132,11 +134,21 @@ def _settings(options: dict[str, object], events: Path | None) -> Settings:
         noise=float(str(options["noise"])),
         seed=int(str(options["seed"])),
         hold=int(str(options["hold"])),
-        early_s=None if options["early_s"] is None else float(str(options["early_s"])),
+        early_s=_early_s(options),
         utility=None if options["utility"] is None else str(options["utility"]),
         costs=costs,
         events=read_schedule(events) if events else (),
     )
+
+
+def _early_s(options: dict[str, object]) -> float | None:
+    """What a boundary is taken to last where rounds may end early, by default as in the live allocator."""
+    given, full = options["early_s"], bool(options["full_rounds"])
+    if full and given is not None:
+        raise Rejected(400, "--full-rounds and --end-early: rounds cannot both be full and end early")
+    if full:
+        return None
+    return EARLY * float(str(options["round_s"])) if given is None else float(str(given))
 
 
 @contextmanager

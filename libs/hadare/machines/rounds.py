@@ -271,6 +271,7 @@ class RoundMachine:
             nodes=self.cluster.nodes(self.nodes.statuses),
             jobs=self.cluster.jobs(self._memory.arrivals, self._placed, self._utility),
             prices=self._book,
+            may_end_early=self._settings.boundary_s is not None,
         )
         return [ev.MakePlan(policy=self._settings.policy, snapshot=snapshot, memory=self._memory.memory)]
 

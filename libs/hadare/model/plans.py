@@ -112,7 +112,10 @@ class JobView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The policy's whole input. ``now_s`` and every ``arrival_s`` are on the allocator's cluster clock."""
+    """The policy's whole input. ``now_s`` and every ``arrival_s`` are on the allocator's cluster clock.
+
+    ``may_end_early``: the round ends with one of its jobs where that leaves fewer devices idle.
+    """
 
     round: Count
     epoch: Count
@@ -121,6 +124,7 @@ class Snapshot:
     nodes: tuple[NodeView, ...]
     jobs: tuple[JobView, ...]
     prices: PriceBook
+    may_end_early: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,11 @@ TIE = 1e-9
 SURE, SURE_COLD = 1.0, 3.0
 """How much faster than needed a job must be expected to be, to count as finishing, if its rates are measured or not."""
 
+HASTE = 0.2
+"""Where rounds may end early a job is given what ends it in so much of a round: beyond, boundaries would cost more."""
+RESTARTS = 20.0
+"""But in no less than so many times what a restart takes: a cold device must be worth its start."""
+
 
 @dataclass(frozen=True, slots=True)
 class Grant:
@@ -42,6 +47,7 @@ class Share:
     warm: dict[int, int]
     round_s: float
     confidence: float
+    may_end_early: bool = False
     grants: list[Grant] = field(default_factory=list)
     total: float = 0.0
     fastest: float = 0.0
@@ -51,20 +57,22 @@ class Share:
     cold_part: float = field(init=False)
     most: int = field(init=False)
     needed: float = field(init=False)
-    """Steps/s with which the job surely finishes in this round."""
+    """Steps/s with which the job surely finishes in this round, or in the part of it after which it may end."""
 
     def __post_init__(self) -> None:
         left = self.job.steps_left
         self.cold_part = training_part(self.job.restart_cost_s, self.round_s)
         self.most = min(self.job.max_forks or left, left)
-        self.needed = (SURE + (SURE_COLD - SURE) * (1.0 - self.confidence)) * left / self.round_s
+        haste = max(HASTE, RESTARTS * self.job.restart_cost_s / self.round_s) if self.may_end_early else 1.0
+        within_s = min(1.0, haste) * self.round_s
+        self.needed = (SURE + (SURE_COLD - SURE) * (1.0 - self.confidence)) * left / within_s
 
     def may_have_more(self) -> bool:
         """Whether one more fork is allowed, and could have a step to do."""
         return len(self.grants) < self.most
 
     def enough(self) -> bool:
-        """Whether what it has will finish the job in this round, even if rates nobody measured prove 3 × too high."""
+        """Whether what it has will finish the job in time, even if rates that nobody measured prove 3 × too high."""
         return self.effective >= self.needed
 
     def effective_rate(self, rate: float, warm: bool) -> float:

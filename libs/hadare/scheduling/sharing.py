@@ -26,39 +26,48 @@ LEAST_WORK, MOST_WORK = 1e-30, 1e60
 ASIDE = 0.05
 """Jobs behind have a device each set aside if so much of the devices, or two, are enough for it."""
 
-TASTE, TASTE_OF_MANY = 5.0, 30.0
-"""How much more a good bargain counts than an early place in the queue; the second where a queue is long or draining.
-Measured: more lengthens the mean completion time where few jobs are there at a time, less the total time."""
+TASTE = 30.0
+"""Where there are more jobs than devices: how much more a good bargain counts than an early place in the queue.
+Nearly everyone can have what suits him."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
     """The queue: rows, first served first; by row the work left, at the prices of the types and over its urgency.
 
-    ``taste``: how much more a good bargain counts than an early place.
+    ``last``: as so many jobs behind the last one the end of all counts.
     """
 
     order: Sequence[int]
     work: Floats
     type_prices: Floats
-    taste: float = TASTE
+    last: float = 0.0
 
 
 class Sharing:
     """One round's devices, handed out to forks. Use: ``serve(urgent)``, then read ``shares``."""
 
-    def __init__(self, table: JobTable, cells: Cells, occupancy: Occupancy, round_s: float, line: Line) -> None:
+    def __init__(
+        self,
+        table: JobTable,
+        cells: Cells,
+        occupancy: Occupancy,
+        round_s: float,
+        line: Line,
+        *,
+        may_end_early: bool = False,
+    ) -> None:
         self._table = table
         self._cells = cells
         self._occupancy = occupancy
-        self._round_s = round_s
+        self._round_s, self._may_end_early = round_s, may_end_early
         self._rates = _worth_forking(table, cell_rates(cells, table))
         self._able: list[bool] = [bool(rates.any()) for rates in self._rates > 0]
         self._order = line.order
         self._types: list[int] = cells.type_of.tolist()
         self._type_prices: list[float] = line.type_prices.tolist()
         self._bargain = _bargains(table.rates, line.type_prices)
-        self._asked = _asked(self._bargain, line)
+        self._asked = _asked(self._bargain, line, crowded=len(table.jobs) > int(cells.capacity.sum()))
         self._crowded = len(table.jobs) > 1
         self._warm = [warm_cells(cells, job) for job in table.jobs]
         self._held = [0] * len(cells.keys)
@@ -162,6 +171,7 @@ class Sharing:
             warm=dict(self._warm[row]),
             round_s=self._round_s,
             confidence=min(known, default=0.0),
+            may_end_early=self._may_end_early,
         )
 
 
@@ -174,19 +184,25 @@ def _bargains(rates: Floats, type_prices: Floats) -> Floats:
     return bargains
 
 
-def _asked(bargains: Floats, line: Line) -> Floats:
+def _asked(bargains: Floats, line: Line, *, crowded: bool) -> Floats:
     """How good a bargain a type must be to a job for it to take it from those behind it: ``NEAR`` at most.
 
-    A device is worth ``bargain^taste / work`` to a job: what is gained by a job's end is as much less as it is far.
+    A second of a device that a job gives to one behind it delays all from itself on by its bargain, and hastens all
+    from the other on by the other's: so it is worth ``bargain · n`` to a job with which, or after which, n jobs end.
+    With more jobs than devices, ``bargain^TASTE / work``.
     """
     if not bargains.size:
         return np.zeros_like(bargains)
-    rows, work = np.array(line.order, dtype=np.int64), np.clip(line.work, LEAST_WORK, MOST_WORK)
-    index = bargains[rows] ** line.taste / work[rows][:, None]
+    rows = np.array(line.order, dtype=np.int64)
+    taste = TASTE if crowded else 1.0
+    weight = (
+        1.0 / np.clip(line.work[rows], LEAST_WORK, MOST_WORK) if crowded else np.arange(len(rows), 0, -1) + line.last
+    )
+    index = bargains[rows] ** taste * weight[:, None]
     behind = np.maximum.accumulate(index[::-1], axis=0)[::-1]
     behind = np.vstack([behind[1:], np.zeros((1, index.shape[1]))])
     asked = np.empty_like(bargains)
-    asked[rows] = (behind * work[rows][:, None]) ** (1.0 / line.taste)
+    asked[rows] = (behind / weight[:, None]) ** (1.0 / taste)
     return np.asarray(np.minimum(asked, NEAR), dtype=np.float64)
 
 

@@ -12,7 +12,10 @@ from hadare.scheduling.devices import spec_of
 INCARNATION = "simulated"
 
 DEFAULT_HOLD = 8
-"""Rounds that a plan is kept where nothing asks for exactness: several times faster, figures within 0.2 %."""
+"""Rounds that a plan is kept where nothing asks for exactness: twice as fast, figures within 0.2 %."""
+
+EARLY = 0.01
+"""Part of a round that a boundary is taken to last where rounds may end early: the live allocator's default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

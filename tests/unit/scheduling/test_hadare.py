@@ -94,6 +94,20 @@ def test_a_job_that_ends_in_this_round_takes_the_cheapest_device_that_suffices()
     assert ("n0", "V100") in devices_of(plan, "long")
 
 
+def test_where_rounds_may_end_early_a_short_job_gets_more_than_suffices_unless_starting_there_takes_too_long() -> None:
+    nodes = [a_node("n1", V100=8)]
+    jobs = [a_job("short", steps_left=2_000), a_job("long", steps_left=10**7)]
+
+    def devices_of_short(restart_cost_s: float, *, early: bool) -> int:
+        own = [replace(job, restart_cost_s=restart_cost_s) for job in jobs]
+        plan, _ = policy_of("hadare").plan(replace(a_snapshot(own, nodes), may_end_early=early), {})
+        return devices_of(plan, "short")["n1", "V100"]
+
+    full = devices_of_short(0.0, early=False)
+    assert devices_of_short(0.0, early=True) > full
+    assert devices_of_short(20.0, early=True) == devices_of_short(20.0, early=False)
+
+
 def test_a_job_that_ends_in_this_round_and_is_alone_takes_all_it_can_use() -> None:
     assert len(devices_of(plan_of([a_job(steps_left=1000)]), "a")) == 5
 
@@ -199,10 +213,10 @@ def test_overdue_jobs_get_a_tenth_of_the_devices_and_no_more() -> None:
 
 
 def test_a_draining_queue_gives_a_type_to_who_makes_relatively_more_of_it_and_a_busy_one_to_who_comes_first() -> None:
-    """A P100 is 0.9 as good a bargain to ``first`` as a V100; ``second`` has more than twice its work left."""
+    """A P100 is 0.84 as good a bargain to ``first`` as a V100; ``second`` has more than twice its work left."""
     nodes = [a_node("n1", V100=4), a_node("n2", P100=4)]
     jobs = [
-        a_job("first", steps_left=1_000_000, throughput=rates(10.0, types={"V100": 1.0, "P100": 0.45})),
+        a_job("first", steps_left=1_000_000, throughput=rates(10.0, types={"V100": 1.0, "P100": 0.42})),
         a_job("second", steps_left=1_000_000, throughput=rates(4.0, types={"V100": 1.0, "P100": 0.5})),
     ]
 

@@ -30,4 +30,6 @@ def test_memory_does_not_grow_with_the_number_of_rounds() -> None:
     """Measured in a process of its own: what other tests left running allocates too."""
     builders = str(Path(__file__).parents[2])
     told = subprocess.run([sys.executable, "-c", MEASURE, builders], check=True, capture_output=True, text=True)
-    assert int(told.stdout) < 16 * 450  # four bytes a round are the time of its decision; any message would be more
+    assert (
+        int(told.stdout) < 32 * 450
+    )  # four bytes a round are the time of its decision; any message would be ten times more

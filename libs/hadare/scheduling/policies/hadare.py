@@ -3,8 +3,8 @@
 A job's gang size is not used here: forks take the place of its ranks. ``max_forks`` bounds them.
 
 A queue is draining when no job has come for a quarter of the time that all that is left will take. The next one is then
-hardly expected before the end, so the time of the last finish counts for more: devices go to those who make relatively
-most of them. So they do while there are more jobs than devices.
+hardly expected before the end, and what idles at the end is devices: an hour of the last finish counts as much as an
+hour of the completion times of as many jobs as there are devices.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hadare.scheduling.eligibility import Cells, JobTable, in_order, job_table
 from hadare.scheduling.policies.base import PATIENCE_ROUNDS, Memory, ahead_of, backlog, overdue, remember
 from hadare.scheduling.pricing import Curves, Occupancy
 from hadare.scheduling.share import Share
-from hadare.scheduling.sharing import TASTE, TASTE_OF_MANY, Line, Sharing
+from hadare.scheduling.sharing import Line, Sharing
 
 DRAINING = 0.25
 """A queue is draining when no job has come for so much of the time that all that is left will take."""
@@ -46,8 +46,10 @@ class Hadare:
         table = job_table(snapshot.jobs, cells.types, snapshot.now_s, int(cells.capacity.sum()), self.utility)
         # 2. who comes first
         newest = max([float(memory.get(_NEWEST, -inf)), *(job.arrival_s for job in snapshot.jobs)], default=-inf)
-        line = least_work_first(table, cells, _taste(table, cells, snapshot.now_s - newest))
-        sharing = Sharing(table, cells, Occupancy(cells, curves), snapshot.round_s, line)
+        line = least_work_first(table, cells, _last(table, cells, snapshot.now_s - newest))
+        sharing = Sharing(
+            table, cells, Occupancy(cells, curves), snapshot.round_s, line, may_end_early=snapshot.may_end_early
+        )
         turn = overdue(table, sharing.usable_devices(), [1] * len(table.jobs), memory, self.patience)
         # 3. who gets which devices, by price and then what is left
         sharing.serve(turn.rows)
@@ -68,7 +70,7 @@ class Hadare:
         return conclude(self.name, outcome), memory
 
 
-def least_work_first(table: JobTable, cells: Cells, taste: float = TASTE) -> Line:
+def least_work_first(table: JobTable, cells: Cells, last: float = 0.0) -> Line:
     """Rows by price-weighted work left, ``(min_r p_r · s/x_r + p_best · restart) / urgency``; ties by id.
 
     The prices p are the duals of the mean completion time: an hour on a scarce type is more than one on a plentiful
@@ -83,13 +85,13 @@ def least_work_first(table: JobTable, cells: Cells, taste: float = TASTE) -> Lin
     prices = completion_duals(seconds, cells.of_type.tolist())
     work = (seconds * prices).min(axis=1) + restart * prices[table.rates.argmax(axis=1)]
     work = np.divide(work, table.urgencies(), out=np.full_like(work, np.inf), where=table.urgencies() > 0)
-    return Line(in_order(work, work), work, prices, taste)
+    return Line(in_order(work, work), work, prices, last)
 
 
-def _taste(table: JobTable, cells: Cells, since_last_s: float) -> float:
-    """How much a good bargain counts, when the last job came so long ago."""
+def _last(table: JobTable, cells: Cells, since_last_s: float) -> float:
+    """As how many jobs the last finish counts, when the last job came so long ago."""
     draining = since_last_s >= DRAINING * float(backlog(table, cells).sum())
-    return TASTE_OF_MANY if draining or len(table.jobs) > cells.capacity.sum() else TASTE
+    return float(cells.capacity.sum()) if draining else 0.0
 
 
 def _forks(share: Share, cells: Cells) -> Sequence[ForkPlan]:
