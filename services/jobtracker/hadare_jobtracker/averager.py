@@ -65,6 +65,7 @@ class WeightsAverager:
         self._slots = asyncio.Semaphore(at_once)
         self._at_work: dict[str, asyncio.Lock] = {}
         self._coming: dict[str, dict[Path, _Coming]] = {}
+        self._tidying: dict[str, asyncio.Task[None]] = {}
         shutil.rmtree(work_dir, ignore_errors=True)
         work_dir.mkdir(parents=True, exist_ok=True)
 
@@ -72,12 +73,22 @@ class WeightsAverager:
         folder = self._work_dir / task.job_id
         round_folder = folder / str(task.round)
         async with self._at_work.setdefault(task.job_id, asyncio.Lock()), self._slots:
+            await self.tidied(task.job_id)
             await asyncio.to_thread(_only_folder, round_folder)
             # If it fails, what was fetched stays for the next attempt.
             made = await self._consolidate(task, folder, round_folder)
-            await self._drop_coming(task.job_id)
-            await asyncio.to_thread(shutil.rmtree, round_folder, ignore_errors=True)
+            self._tidying[task.job_id] = asyncio.create_task(self._tidy(task.job_id, round_folder))
             return made
+
+    async def tidied(self, job_id: str) -> None:
+        """Waits until nothing is left of the job's last consolidation, which is not waited for by its forks."""
+        tidying = self._tidying.pop(job_id, None)
+        if tidying is not None:
+            await tidying
+
+    async def _tidy(self, job_id: str, round_folder: Path) -> None:
+        await self._drop_coming(job_id)
+        await asyncio.to_thread(shutil.rmtree, round_folder, ignore_errors=True)
 
     async def fetch_ahead(self, job_id: str, round_number: int, fork: int, ref: ObjectRef) -> None:
         round_folder = self._work_dir / job_id / str(round_number)
@@ -99,6 +110,7 @@ class WeightsAverager:
 
     async def forget(self, job_id: str) -> None:
         async with self._at_work.setdefault(job_id, asyncio.Lock()):
+            await self.tidied(job_id)
             await self._drop_coming(job_id)
             await asyncio.to_thread(shutil.rmtree, self._work_dir / job_id, ignore_errors=True)
         self._at_work.pop(job_id, None)

@@ -97,6 +97,7 @@ async def test_a_result_that_was_fetched_ahead_is_not_fetched_again_and_nothing_
     await asyncio.gather(averager.fetch_ahead("j", 1, 0, fork), averager.fetch_ahead("j", 1, 1, gone))
     done = await averager.consolidate(task)
     assert (done.weights is not None, objects.fetched) == (True, 3)  # the fork, what is gone, the base
+    await averager.tidied("j")
     assert [path.suffix for path in (tmp_path / "work" / "j").iterdir()] == [".safetensors"]
 
 
@@ -146,4 +147,5 @@ async def test_an_attempt_after_one_that_failed_fetches_nothing_again(tmp_path: 
     objects.full = False
     done = await averager.consolidate(task)
     assert (done.weights is not None, objects.fetched) == (True, 2)
+    await averager.tidied("j")
     assert [path.suffix for path in (tmp_path / "work" / "j").iterdir()] == [".safetensors"]
