@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib import resources
+from itertools import product
+from multiprocessing import get_context
 from statistics import fmean
 from typing import Any
 
@@ -65,6 +69,7 @@ class Paper:
     rounds: list[Row] = field(default_factory=list)
     scale: list[dict[str, Any]] = field(default_factory=list)
     published: Mapping[str, Any] = field(default_factory=dict)
+    cpu_s: float = 0.0
 
 
 @lru_cache(maxsize=1)
@@ -75,41 +80,80 @@ def assumptions() -> Mapping[str, Any]:
     return loaded
 
 
-def run_paper(*, quick: bool, seeds: int, policies: Sequence[str], say: Say) -> Paper:
-    """The whole study. ``quick``: fewer jobs, mixes and seeds, for a first look."""
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One piece of the study that needs no other: which list of ``Paper`` it fills, in words, and how."""
+
+    section: str
+    what: str
+    run: Callable[[], list[Any]]
+
+
+def run_paper(*, quick: bool, seeds: int, policies: Sequence[str], say: Say, workers: int = 1) -> Paper:
+    """The whole study, on so many processors. ``quick``: fewer jobs, mixes and seeds, for a first look.
+
+    Figures do not depend on ``workers``: parts are put together in their order. Decisions are timed at the end, alone.
+    """
     paper = Paper(published=assumptions()["published"])
-    seeds = 1 if quick else seeds
+    parts = list(_parts(quick, 1 if quick else seeds, policies))
+    began = time.monotonic()
+    for part, (found, cpu_s) in zip(parts, run_parts(parts, workers, say), strict=True):
+        getattr(paper, part.section).extend(found)
+        paper.cpu_s += cpu_s
+    for jobs in assumptions()["scale_jobs"][: 2 if quick else None]:
+        paper.scale += _scale(jobs, policies)
+        say(f"decisions for {jobs} jobs")
+    say(f"in all {paper.cpu_s:.0f} s of processor time for the runs, {time.monotonic() - began:.0f} s on the clock")
+    return paper
+
+
+def _parts(quick: bool, seeds: int, policies: Sequence[str]) -> Iterator[Part]:
     # 1. the traces that Gavel's own simulator was run on: with its assumptions, and with all costs
     for name, most in (("static_480", 60 if quick else 480), ("poisson_120", 30 if quick else 120)):
         rows = read_trace(name)[:most]
-        say(f"trace {name}: {most} jobs, rates known, no costs")
-        paper.traces += _case(name, rows, "sim-60", policies, _FREE, bounds=True)
+        case = partial(case_of, name, rows, "sim-60")
+        yield Part("traces", f"{name}, {most} jobs, rates known, no costs", partial(case, policies, _FREE, bounds=True))
+        yield Part("costs", f"{name}, rates measured, all costs", partial(case, policies, _dear()))
+        blind = [policy for policy in policies if policy in BLIND]
         for seed in range(1, seeds):  # the others draw no lots
-            blind = [policy for policy in policies if policy in BLIND]
-            paper.traces += _case(name, rows, "sim-60", blind, replace(_FREE, seed=seed), bounds=True)
-        say(f"trace {name}: rates measured, all costs")
-        paper.costs += _case(name, rows, "sim-60", policies, _dear())
+            settings = replace(_FREE, seed=seed)
+            yield Part("traces", f"{name}, blind, seed {seed}", partial(case, blind, settings, bounds=True))
     # 2. heavier and lighter loads
-    for load in assumptions()["loads"]:
-        for seed in range(seeds):
-            say(f"{load} load, seed {seed}")
-            paper.loads += _case(
-                load, _load_rows(load, seed, quick), "sim-60", policies, replace(_FREE, seed=seed), bounds=True
-            )
+    for load, seed in product(assumptions()["loads"], range(seeds)):
+        rows = _load_rows(load, seed, quick)
+        settings = replace(_FREE, seed=seed)
+        run = partial(case_of, load, rows, "sim-60", policies, settings, bounds=True)
+        yield Part("loads", f"{load} load, seed {seed}", run)
     # 3. small clusters of unequal nodes
-    for cluster in ("aws-like", "testbed-like"):
-        paper.small += _small(cluster, policies, seeds, quick, say)
+    for cluster, what in product(("aws-like", "testbed-like"), ("no costs", "all costs")):
+        yield Part("small", f"{cluster}, mixes, {what}", partial(_small, cluster, what, policies, seeds, quick))
     # 4. how long a round should be, with what a boundary costs
+    ours = [policy for policy in policies if policy in ("hadare", "hadar")]
+    rows = Synthetic(jobs=30 if quick else 60, seed=1).rows()
     for round_s in assumptions()["rounds_s"][:: 2 if quick else 1]:
-        say(f"rounds of {round_s} s")
-        rows = Synthetic(jobs=30 if quick else 60, seed=1).rows()
-        ours = [policy for policy in policies if policy in ("hadare", "hadar")]
-        paper.rounds += _case(f"{round_s} s", rows, "sim-60", ours, _dear(round_s))
-    # 5. decisions as jobs become more
-    for jobs in assumptions()["scale_jobs"][: 2 if quick else None]:
-        say(f"decisions for {jobs} jobs")
-        paper.scale += _scale(jobs, policies)
-    return paper
+        yield Part(
+            "rounds", f"rounds of {round_s} s", partial(case_of, f"{round_s} s", rows, "sim-60", ours, _dear(round_s))
+        )
+
+
+def run_parts(parts: Sequence[Part], workers: int, say: Say) -> list[tuple[list[Any], float]]:
+    """What the parts found, in their order, and the processor time of each; says so as each ends."""
+    if workers == 1:
+        return [_told(part, _timed(part), say) for part in parts]
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        running = {pool.submit(_timed, part): n for n, part in enumerate(parts)}
+        found = {running[each]: _told(parts[running[each]], each.result(), say) for each in as_completed(running)}
+    return [found[n] for n in range(len(parts))]
+
+
+def _timed(part: Part) -> tuple[list[Any], float]:
+    began = time.process_time()
+    return part.run(), time.process_time() - began
+
+
+def _told(part: Part, result: tuple[list[Any], float], say: Say) -> tuple[list[Any], float]:
+    say(f"{part.what}: {result[1]:.0f} s of processor time")
+    return result
 
 
 def _live(settings: Settings) -> Settings:
@@ -152,7 +196,7 @@ def mix_rows(mix: str, seed: int) -> tuple[TraceRow, ...]:
     )
 
 
-def _case(
+def case_of(
     case: str,
     rows: Iterable[TraceRow],
     cluster: str,
@@ -193,19 +237,17 @@ def _row(case: str, policy: str, m: Metrics, seed: int, gavel: Metrics | None, b
     )
 
 
-def _small(cluster: str, policies: Sequence[str], seeds: int, quick: bool, say: Say) -> list[dict[str, Any]]:
-    """The mean over mixes (and seeds) of each ratio to gavel, without costs and with them."""
+def _small(cluster: str, what: str, policies: Sequence[str], seeds: int, quick: bool) -> list[dict[str, Any]]:
+    """The mean over mixes (and seeds) of each ratio to gavel, without costs or with all."""
     mixes = list(assumptions()["mixes"])[:: 4 if quick else 1]
+    settings = _live(Settings(oracle=True)) if what == "no costs" else _dear()
+    rows: list[Row] = []
+    for mix, seed in product(mixes, range(seeds)):
+        rows += case_of(mix, mix_rows(mix, seed), cluster, policies, replace(settings, seed=seed), bounds=True)
     found: list[dict[str, Any]] = []
-    for what, settings in (("no costs", _live(Settings(oracle=True))), ("all costs", _dear())):
-        say(f"{cluster}: {len(mixes)} mixes, {what}")
-        rows: list[Row] = []
-        for mix in mixes:
-            for seed in range(seeds):
-                rows += _case(mix, mix_rows(mix, seed), cluster, policies, replace(settings, seed=seed), bounds=True)
-        for policy in policies:
-            own = [row for row in rows if row.policy == policy]
-            found.append({"cluster": cluster, "costs": what, "policy": policy, **_means(own), "mixes": _by_mix(own)})
+    for policy in policies:
+        own = [row for row in rows if row.policy == policy]
+        found.append({"cluster": cluster, "costs": what, "policy": policy, **_means(own), "mixes": _by_mix(own)})
     return found
 
 

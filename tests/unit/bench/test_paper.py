@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+
 import pytest
 
-from hadare.bench.paper import assumptions, mix_rows, nodes_named
+from hadare.bench.paper import Part, assumptions, case_of, mix_rows, nodes_named, run_parts
 from hadare.simulator.rates import shipped_table
 from hadare.simulator.settings import Settings
 from hadare.simulator.study import prepare, study
@@ -57,3 +60,16 @@ def test_forks_come_near_the_bound_of_a_mix_and_beat_gavel(cluster: str, mix: st
 
 
 EARLY = Settings(oracle=True, early_s=3.6)
+
+
+def test_parts_that_run_side_by_side_give_what_they_give_one_after_another() -> None:
+    parts = [
+        Part("traces", mix, partial(case_of, mix, mix_rows(mix, 0), "aws-like", ("hadare",), EARLY))
+        for mix in ("M-5", "M-1", "M-2")
+    ]
+    said: list[str] = []
+    one, two = ([rows for rows, _ in run_parts(parts, workers, said.append)] for workers in (1, 2))
+    assert [replace(row, decision_ms=0.0) for rows in one for row in rows] == [
+        replace(row, decision_ms=0.0) for rows in two for row in rows
+    ]
+    assert sorted(line.split(":")[0] for line in said) == ["M-1", "M-1", "M-2", "M-2", "M-5", "M-5"]
