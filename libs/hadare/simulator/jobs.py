@@ -60,11 +60,17 @@ class SimJob:
 
 
 def record_of(job: SimJob, forking: bool) -> JobRecord:
-    """The job as its user would submit it: he knows which types can hold it, and how much work a sample is."""
+    """The job as its user would submit it: he knows which types can hold it, and how much work a sample is.
+
+    A rank's rate depends on the size of its gang, so jobs of other sizes do not share what they measure; forks do.
+    """
+    config: dict[str, float] = {GFLOP_KEY: job.gflop_per_sample}
+    if not forking:
+        config["gang"] = job.gang
     spec = JobSpec(
         name=job.job_id,
         workload=WORKLOAD.format(kind="".join(c if c.isalnum() else "_" for c in job.model)),
-        config={GFLOP_KEY: job.gflop_per_sample},
+        config=config,
         total_steps=job.total_steps,
         batch_size=max(1, job.batch_size),
         gang=job.gang,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from builders_simulator import a_sim_job
 from hadare.model.errors import Rejected
 from hadare.scheduling.devices import pmi
-from hadare.simulator.jobs import SimJob, TraceRow
+from hadare.scheduling.throughput import workload_key
+from hadare.simulator.jobs import SimJob, TraceRow, record_of
 from hadare.simulator.rates import jobs_of, parse_table, shipped_table
 
 PAPER = ("V100", "P100", "K80")
@@ -64,3 +66,12 @@ def test_a_bad_figure_of_a_table_is_refused_with_line_and_column() -> None:
     text = "model,batch_size_per_gpu,num_gpus,v100_steps_s\nLM,5,1,3.0\nLM,5,2,fast\n"
     with pytest.raises(Rejected, match=r"t\.csv line 3, column v100_steps_s"):
         parse_table(text, "t.csv")
+
+
+def test_jobs_of_different_gangs_share_rates_only_where_they_fork() -> None:
+    small, large = a_sim_job("small", gang=1), a_sim_job("large", gang=8)
+
+    def alike(forking: bool) -> bool:
+        return workload_key(record_of(small, forking).spec) == workload_key(record_of(large, forking).spec)
+
+    assert (alike(forking=True), alike(forking=False)) == (True, False)
