@@ -10,6 +10,7 @@ from hadare.model.devices import NodeState, NodeStatus
 from hadare.model.plans import ForkPlan, Gang
 from hadare.runtime.memory import MemoryHub
 from hadare.runtime.virtual import run_virtually
+from hadare.scheduling.devices import relative_speed
 from hadare.simulator.engine import Simulation, forks_jobs
 from hadare.simulator.jobs import SimJob, record_of
 from hadare.simulator.settings import Settings, SimNode
@@ -107,20 +108,25 @@ def test_what_was_simulated_is_what_runs(policy: str, monkeypatch: pytest.Monkey
 EVEN = {"V100": 0.9, "P100": 0.3, "K80": 0.1}
 """Any two of them divide the batch of two ranks without rest, and do whole steps in a round."""
 
-
-GANGS = (2, 1, 2, 2, 1, 2)
+ESTIMATED = {kind: relative_speed(kind) for kind in SPEEDS}
+"""As first estimated: gangs of mixed types are balanced from their first round on."""
 
 
 @pytest.mark.parametrize(
-    ("policy", "gangs"),
-    [("hadar", GANGS), ("tiresias", GANGS), ("yarn-cs", GANGS), ("gavel", (2, 1, 1, 1, 1, 2))],  # Gavel's turns tie
+    ("policy", "speeds", "gangs"),
+    [
+        ("hadar", ESTIMATED, (2, 1, 2, 2, 1, 2)),
+        ("tiresias", EVEN, (2, 1, 2, 2, 1, 2)),
+        ("yarn-cs", EVEN, (2, 1, 2, 2, 1, 2)),
+        ("gavel", EVEN, (2, 1, 1, 1, 1, 2)),  # with more gangs turns tie
+    ],
 )
 def test_gangs_are_placed_live_as_they_were_simulated(
-    policy: str, gangs: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+    policy: str, speeds: dict[str, float], gangs: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Quotas aside: a gang's first shares go by estimates, which costs a live one the pace that simulated ones have."""
-    monkeypatch.setattr(builders_cluster, "relative_speed", EVEN.__getitem__)
-    jobs = the_jobs(EVEN, batch=40, gangs=gangs)
+    """Quotas aside, which go by how well rates are known."""
+    monkeypatch.setattr(builders_cluster, "relative_speed", speeds.__getitem__)
+    jobs = the_jobs(speeds, batch=4000, gangs=gangs)
     live = run_virtually(plans_of_the_services(policy, jobs))
     simulated = plans_of_the_simulator(policy, jobs)
     assert any(sum(member.count for member in gang) > 1 for plan in live for _, _, gang, _ in plan)
