@@ -24,6 +24,7 @@ class Users:
     laws: Laws
     note: Callable[[str], None]
     _paused: dict[str, int] = field(default_factory=dict)
+    _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def submit(self, job: SimJob) -> None:
         await asyncio.sleep(job.at)
@@ -36,13 +37,11 @@ class Users:
 
     async def pause(self, fault: Fault) -> None:
         """A cancelled job stays cancelled, and of two pauses the later end counts."""
-        if fault.who in self.laws.forgiven:
-            return
         self._paused[fault.who] = self._paused.get(fault.who, 0) + 1
         await self._wish(fault.who, Desired.PAUSED)
         await asyncio.sleep(fault.for_s)
         self._paused[fault.who] -= 1
-        if not self._paused[fault.who] and fault.who not in self.laws.forgiven:
+        if not self._paused[fault.who]:
             await self._wish(fault.who, Desired.RUN)
 
     async def drain(self, fault: Fault) -> None:
@@ -66,5 +65,12 @@ class Users:
         await wishes.put(node, NodeWish(node=node, drain=drain, pardon=pardon))
 
     async def _wish(self, job_id: str, desired: Desired) -> None:
+        """As the gateway's compare-and-set does it, no wish overtakes another, and none takes a cancellation back."""
+        async with self._one_at_a_time:
+            if job_id in self.laws.forgiven and desired is not Desired.CANCELLED:
+                return
+            await self._put(job_id, desired)
+
+    async def _put(self, job_id: str, desired: Desired) -> None:
         job = next(job for job in self.scenario.jobs if job.job_id == job_id)
         await self.hub.connect("user").table(JOBS).put(job_id, job.record(desired))

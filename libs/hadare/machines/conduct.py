@@ -40,6 +40,7 @@ def tried(trials: Mapping[str, Trial], result: ForkResult) -> dict[str, Trial]:
             first=known.first if known.failed else now,
             version=result.base_version,
             hardware=result.failure.kind == "device",
+            accident=result.failure.kind == "killed",
         )
     elif result.steps:
         trial = Trial(round=now)
@@ -57,12 +58,9 @@ def failed_on(progress: JobProgress) -> list[str]:
 
 
 def failing_on(progress: JobProgress) -> list[str]:
-    """The nodes on which the job itself may have failed since its last version came, in the row that counts."""
-    return [
-        node
-        for node in failed_on(progress)
-        if progress.trials[node].version == progress.version and not progress.trials[node].hardware
-    ]
+    """The nodes on which the job itself has failed since its last version came, in the row that counts."""
+    own = {node: trial for node, trial in progress.trials.items() if not (trial.hardware or trial.accident)}
+    return [node for node in failed_on(progress) if node in own and own[node].version == progress.version]
 
 
 def shunned(progress: JobProgress | None, next_round: int, nodes: Collection[str]) -> dict[str, str]:

@@ -271,7 +271,8 @@ class OpenRound:
 class Trial:
     """How a job last fared on a node: in ``round``; ``failed`` times in a row by then, since round ``first``.
 
-    ``version``: what it was to train there. ``hardware``: what failed last was the device itself.
+    ``version``: what it was to train there. ``hardware``: what failed last was the device itself; ``accident``: its
+    process was killed by we do not know whom.
     """
 
     round: Count
@@ -279,6 +280,7 @@ class Trial:
     first: Count = 0
     version: int = -1
     hardware: bool = False
+    accident: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -481,6 +481,18 @@ def test_what_failed_elsewhere_before_a_version_came_or_by_its_device_does_not_c
     assert ready.progress.state is JobState.FAILED
 
 
+def test_a_killed_process_on_another_node_is_no_second_witness_against_a_job(ready: World) -> None:
+    own = Failure(kind="exception", message="CUDA error: unspecified launch failure")
+    killed = Failure(kind="killed", message="the fork's process ended by signal 9")
+    for number, (node, failure) in enumerate((("n1", own), ("n2", killed), ("n1", own), ("n1", own)), start=1):
+        ready.open(an_entry(node=node), round_number=number)
+        ready.result(a_result(round=number, node=node, steps=0, object=None, failure=failure, reason="failed"))
+    assert not ready.progress.state.ended
+    ready.open(an_entry(node="n2"), round_number=5)
+    ready.result(a_result(round=5, node="n2", steps=0, object=None, failure=own, reason="failed"))
+    assert ready.progress.state is JobState.FAILED
+
+
 def test_a_job_that_failed_on_the_only_node_is_given_up() -> None:
     world = World()
     world.node("n1")
