@@ -114,8 +114,11 @@ def run_campaign(
     with ProcessPoolExecutor(workers or os.cpu_count(), mp_context=context) as pool:
         pending = {pool.submit(_run_batch, batch, faults): len(batch) for batch in batches}
         for finished in as_completed(pending):
-            total.add(finished.result())
+            batch = finished.result()
+            total.add(batch)
             done += pending[finished]
+            for one in batch.failing:
+                said(f"seed {one.seed} breaks a law: {one.law}: {one.detail}")
             said(f"{done} of {seeds} seeds, {total.events:,} events, {len(total.failing)} failing")
     failing = sorted(total.failing, key=lambda one: one.seed)
     shrunk = [_shrunk(one, faults) for one in failing[:_MOST_SHRUNK]]
