@@ -19,9 +19,9 @@ from hadare.model.errors import Broken, Unavailable
 from hadare.model.jobs import VersionMade
 from hadare.model.leases import Lease, LeaseAnswer, Revoke, Revoked, StepReport
 from hadare.runtime.memory_stores import MemoryObjects
+from hadare.runtime.registration import LOOK_AFTER_S
 from hadare.runtime.virtual import run_virtually
 from hadare.wire.subjects import GRANT, HEARTBEAT, NODES, REVOKE, STEP_REPORT, VERSION_MADE, WEIGHTS
-from hadare_node_agent.registration import LOOK_AFTER_S
 from hadare_node_agent.results import ResultStore
 
 Play = Callable[[Callable[[World], Awaitable[None]]], None]
@@ -140,6 +140,21 @@ def test_a_node_that_was_forgotten_while_it_lives_registers_again(play: Play) ->
         entry = await table.get(NODE)
         assert entry is not None
         assert entry.record.incarnation == "i1"
+
+    play(scene)
+
+
+def test_an_old_inventory_that_lands_late_does_not_stay(play: Play) -> None:
+    async def scene(world: World) -> None:
+        table = world.hub.connect("late").table(NODES)
+        entry = await table.get(NODE)
+        assert entry is not None
+        broken = tuple(replace(device, healthy=False, reason="Xid 79") for device in entry.record.devices)
+        await table.put(NODE, replace(entry.record, devices=broken))
+        await asyncio.sleep(LOOK_AFTER_S + 1.0)
+        healed = await table.get(NODE)
+        assert healed is not None
+        assert healed.record == entry.record
 
     play(scene)
 

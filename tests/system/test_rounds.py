@@ -6,13 +6,15 @@ import asyncio
 import gc
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from builders import a_job
+from builders import a_job, an_entry, an_object, some_progress
 from builders_cluster import Cluster
-from hadare.model.jobs import Desired, JobState, VersionMade
+from hadare.model.errors import Conflict
+from hadare.model.jobs import Desired, JobState, OpenRound, VersionMade, VersionManifest
 from hadare.model.rounds import OpenAnswer, OpenRequest
 from hadare.runtime import telemetry
 from hadare.runtime.memory import MemoryHub
@@ -370,6 +372,28 @@ def test_a_service_that_is_stopped_in_order_leaves_its_place_at_once(service: st
             if change.entry is not None and change.entry.record.holder == f"{service}-2":
                 break
         assert asyncio.get_running_loop().time() - stopped_at < 0.1
+
+    live(story)
+
+
+def test_a_version_that_a_dead_tracker_was_about_to_publish_cannot_be_published_by_its_late_write() -> None:
+    async def story(cluster: Cluster) -> None:
+        user = cluster.hub.connect("user")
+        received = an_entry(outcome="received", steps=5, object=an_object("fork"))
+        opened = OpenRound(round=1, epoch=1, base_version=0, forks=(received,))
+        between = some_progress(total_steps=100, open=opened)
+        manifest = VersionManifest(job_id="job-a", version=1, base_version=0, steps=5, weights=an_object("longer"))
+        revision = await user.table(subjects.PROGRESS).create("job-a", between)
+        await user.table(subjects.VERSIONS).create("job-a.0", replace(manifest, version=0, base_version=-1))
+        await user.table(subjects.VERSIONS).create("job-a.1", manifest)
+        await cluster.submit(a_job(total_steps=100))
+        cluster.start_tracker()
+        async for change in user.table(subjects.PROGRESS).watch():
+            if change.entry is not None and change.entry.revision > revision:
+                assert change.entry.record == between  # fenced before anything else is made of the round
+                break
+        with pytest.raises(Conflict):
+            await user.table(subjects.PROGRESS).update("job-a", replace(between, version=1, open=None), revision)
 
     live(story)
 

@@ -20,8 +20,9 @@ from hadare.model.jobs import ObjectRef
 from hadare.model.leases import ForkResult, Lease, LeaseAnswer, Revoke, Revoked
 from hadare.runtime.backoff import retrying
 from hadare.runtime.bus import Identity, Route
-from hadare.runtime.shell import Questions, stored
-from hadare.wire.subjects import GRANT, HEARTBEAT, NODES, RESULT, REVOKE, WEIGHTS
+from hadare.runtime.registration import Registration
+from hadare.runtime.shell import Questions
+from hadare.wire.subjects import GRANT, HEARTBEAT, RESULT, REVOKE, WEIGHTS
 
 _RESULT_TIMEOUT_S = 5.0
 _PATIENCE_S = 6.0
@@ -73,13 +74,13 @@ class SimAgent:
         self._bases: dict[str, bytes] = {}
         self._waiting: list[ev.Event] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._inventory_changed = asyncio.Event()
+        self._registration = Registration(plane, self._inventory)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
-            self._inventory_changed.set()
-            tasks.create_task(self._keep_inventory())
+            self._registration.changed()
+            tasks.create_task(self._registration.run())
             self.feed(ev.ResultsRecovered(at=_now(), results=tuple(self.disk.results.values())))
             tokens = {"node": self.node}
             await self.plane.bus.serve(
@@ -165,7 +166,7 @@ class SimAgent:
             case do.Forget():
                 self.disk.results.pop(command.lease, None)
             case do.ReportHealth():
-                self._inventory_changed.set()
+                self._registration.changed()
             case do.Follow() | do.Report() | do.Record() | do.Drained():
                 pass
 
@@ -208,23 +209,16 @@ class SimAgent:
             self._eye.result_answered(result, counted=answer.counted, reason=answer.reason)
             self.feed(ev.ResultAnswered(at=_now(), lease=lease, counted=answer.counted, reason=answer.reason))
 
-    async def _keep_inventory(self) -> None:
-        while True:
-            await self._inventory_changed.wait()
-            self._inventory_changed.clear()
-            await stored(self._write_inventory, "write the inventory")
-
-    async def _write_inventory(self) -> None:
+    def _inventory(self) -> NodeInventory:
         devices = self.machine.devices
         ports = tuple(range(29400, 29400 + len(devices)))
-        inventory = NodeInventory(
+        return NodeInventory(
             node=self.node,
             incarnation=self.incarnation,
             devices=devices,
             gang_address=self.node,
             gang_ports=ports,
         )
-        await self.plane.table(NODES).put(self.node, inventory)
 
     async def _beat(self) -> None:
         sequence = 0

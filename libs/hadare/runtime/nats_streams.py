@@ -21,6 +21,8 @@ _DAY_S = 86_400
 _NANO = 1_000_000_000
 _NOT_FOUND = 10059
 _NAME_IN_USE = 10058
+# "error creating store for stream": seen once, on a busy server that had just deleted all other streams. It passes.
+_NO_STORE = 10049
 _NO_ROOM = (10047, 10023, 10028)
 _SMALLEST = 16 * 2**20
 
@@ -167,6 +169,8 @@ async def _create(link: Link, config: dict[str, Any]) -> None:
         except ApiError as error:
             if error.err_code == _NAME_IN_USE:
                 raise Unavailable(f"{config['name']} was just declared by somebody else") from error
+            if error.err_code == _NO_STORE:
+                raise Unavailable(f"the server could not make a place for {config['name']}: {error}") from error
             if error.err_code not in _NO_ROOM or config["max_bytes"] <= _SMALLEST:
                 raise
             config["max_bytes"] = max(_SMALLEST, config["max_bytes"] // 2)

@@ -45,13 +45,13 @@ from hadare.machines.tracker_events import (
 )
 from hadare.model.devices import NodeInventory, NodeState, NodeStatus
 from hadare.model.errors import HadareError, Rejected, Unavailable
-from hadare.model.jobs import JobProgress, JobRecord, ObjectRef, VersionMade
+from hadare.model.jobs import JobProgress, JobRecord, ObjectRef, VersionMade, VersionManifest
 from hadare.model.leases import ForkResult, ResultAnswer
 from hadare.model.rounds import CloseAnswer, CloseRequest, OpenAnswer, OpenRequest
 from hadare.runtime.bus import Backplane, Change, Identity, Route
 from hadare.runtime.election import Leadership, Term
 from hadare.runtime.owned import OwnTable
-from hadare.runtime.shell import Historian, Questions, follow, stored
+from hadare.runtime.shell import Historian, Questions, all_of, follow, stored
 from hadare.runtime.telemetry import span
 from hadare.wire import subjects
 from hadare_jobtracker.averager import Averager
@@ -151,8 +151,19 @@ class JobTracker:
         active = [known for known in progress if not known.state.ended]
         newest = await self._versions.load(name for known in active for name in _newest_manifests(known))
         manifests = [entry.record for entry in newest]
+        await self._fence_predecessor(active, manifests)
         await self._perform_all(self._machine.recover(records, progress, manifests, self._now(), inventories))
         self._begin(self._read_older(active))
+
+    async def _fence_predecessor(self, active: list[JobProgress], manifests: list[VersionManifest]) -> None:
+        """A manifest that no progress names was its last write: the next may be under way, and publish that version.
+
+        This process may make another one of the same forks (a guard's choice depends on who answers in time), so what
+        is under way must fail: the progress gets a new revision. Raises ``Broken`` if it has landed by now.
+        """
+        unpublished = {(manifest.job_id, manifest.version) for manifest in manifests}
+        between = [known for known in active if (known.job_id, known.version + 1) in unpublished]
+        await all_of(*(self._progress.write(known.job_id, known) for known in between))
 
     async def _read_older(self, active: list[JobProgress]) -> None:
         """Manifests that are needed only when their weights are to be deleted: nobody waits for them."""

@@ -24,13 +24,13 @@ from hadare.model.jobs import VersionMade
 from hadare.model.leases import ForkResult, Lease, LeaseAnswer, Revoke, Revoked
 from hadare.runtime import telemetry
 from hadare.runtime.bus import Backplane, Identity, Route
+from hadare.runtime.registration import Registration
 from hadare.runtime.shell import Questions
 from hadare.wire.subjects import GRANT, RESULT, REVOKE, VERSION_MADE
 from hadare_node_agent.devices import Probe
 from hadare_node_agent.heartbeat import Heart, Vitals
 from hadare_node_agent.namesake import find_namesake
 from hadare_node_agent.outgoing import History, Logs, Reports
-from hadare_node_agent.registration import Registration
 from hadare_node_agent.results import ResultStore
 from hadare_node_agent.tracing import Traces
 from hadare_node_agent.trainer import Trainer

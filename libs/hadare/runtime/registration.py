@@ -1,4 +1,7 @@
-"""The node's entry in the state of record: written at the start, when it changes, and when it was taken away."""
+"""A node's entry in the state of record: written at the start, when it changes, and when it is not as it should be.
+
+An operator may have forgotten a node that was only cut off; a write from before a partition may land when it is over.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from hadare.runtime.shell import stored
 from hadare.wire.subjects import NODES
 
 LOOK_AFTER_S = 30.0
-"""An operator may forget a node that is only cut off: when it is back, it is known again after so many seconds."""
+"""Seconds after which what is stored is compared with what it should be."""
 
 log = structlog.get_logger("hadare.node_agent")
 
@@ -43,9 +46,10 @@ class Registration:
             async with asyncio.timeout(LOOK_AFTER_S):
                 await self._changed.wait()
         except TimeoutError:
-            if await stored(self._read, "read the inventory") is not None:
+            held = await stored(self._read, "read the inventory")
+            if held is not None and held.record == self._inventory():
                 return False
-            log.warning("the cluster has forgotten this node; it registers again")
+            log.warning("the stored inventory is not as it should be: the node registers again", forgotten=held is None)
         return True
 
     async def _write(self) -> None:
