@@ -135,10 +135,7 @@ class TrackerMachine:
                 useless = self._sweep.useless(event.names, self._jobs)
                 return [DeleteObjects(names=useless)] if useless else []
             case ManifestsRead():
-                for manifest in event.manifests:
-                    if job := self._jobs.get(manifest.job_id):
-                        job.book.manifests.setdefault(manifest.version, manifest)
-                return []
+                return self._manifests_read(event)
             case Ticked():
                 sweep: list[TrackerCommand] = [ListObjects()] if self._sweep.due(event.at) else []
                 return [*sweep, *self._drive_all(event.at)]
@@ -150,6 +147,14 @@ class TrackerMachine:
         return unread(names, self._jobs)
 
     # --- jobs and nodes ---
+
+    def _manifests_read(self, event: ManifestsRead) -> list[TrackerCommand]:
+        """A version may have been made while its predecessors were still being read: they are retired now."""
+        known = [manifest for manifest in event.manifests if manifest.job_id in self._jobs]
+        for manifest in known:
+            self._jobs[manifest.job_id].book.manifests.setdefault(manifest.version, manifest)
+        jobs = dict.fromkeys(manifest.job_id for manifest in known)
+        return [command for job_id in jobs for command in self._jobs[job_id].book.retire_versions()]
 
     def _job_changed(self, event: JobChanged) -> list[TrackerCommand]:
         record = event.record

@@ -146,6 +146,8 @@ class JobTracker:
         progress = [entry.record for entry in await self._progress.load()]
         nodes = self._backplane.table(subjects.NODES)
         inventories = [entry.record for entry in await stored(nodes.entries, "read nodes")]
+        # A node's state may be seen before its inventory is seen again; that must not look as if the node were gone.
+        self._inventories = {inventory.node: inventory for inventory in inventories}
         for record in records:
             self._traceparents[record.job_id] = record.traceparent
         active = [known for known in progress if not known.state.ended]

@@ -25,6 +25,7 @@ from hadare.machines.tracker_events import (
     OpenAsked,
     Record,
     ResultArrived,
+    StoreManifest,
     StoreProgress,
     Ticked,
     TrackerCommand,
@@ -241,6 +242,16 @@ def test_another_form_of_a_kept_version_of_an_ended_job_goes_after_a_restart() -
     swept = [machine.handle(ObjectsListed(at=0.0, names=(own, other, newest))) for _ in range(2)]
     assert swept == [[], [DeleteObjects(names=(other,))]]
     assert machine.unread_manifests((own, newest)) == ()
+
+
+def test_a_version_that_is_read_only_when_it_is_too_old_already_is_retired_then() -> None:
+    machine = TrackerMachine(TrackerSettings(epoch=2, keep_versions=2))
+    newest = VersionManifest(job_id="job-a", version=5, base_version=4, steps=5, weights=an_object("job-a.v5"))
+    machine.recover([a_job()], [some_progress(version=5, weights=newest.weights)], [newest], 0.0)
+    old, kept = (replace(newest, version=v, weights=an_object(f"job-a.v{v}")) for v in (3, 4))
+    commands = machine.handle(ManifestsRead(at=0.0, manifests=(old, kept)))
+    assert [c.manifest.version for c in commands if isinstance(c, StoreManifest)] == [3]
+    assert [c.names for c in commands if isinstance(c, DeleteObjects)] == [(old.weights.name,)]
 
 
 def test_after_a_restart_a_job_that_one_node_failed_is_not_given_up_before_the_others_are_seen(world: World) -> None:
