@@ -36,6 +36,11 @@ def test_seeds_are_as_long_and_as_hard_as_they_are_said_to_be(campaign: Campaign
         assert len(scenario.jobs) >= 5
 
 
+@pytest.mark.parametrize("seed", [608, 888, 3117, 3435, 12909, 14186])
+def test_seeds_that_have_found_a_fault_find_no_other(seed: int) -> None:
+    assert replay(seed).violations == ()
+
+
 def digest(seed: int, hash_seed: str) -> str:
     script = f"from hadare.bench.dst import replay; print(replay({seed}).digest)"
     told = subprocess.run(
