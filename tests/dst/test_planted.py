@@ -61,7 +61,9 @@ def slow_grants(
     return slow
 
 
-def test_a_result_that_is_counted_twice_is_caught_and_one_fault_explains_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_result_that_is_counted_twice_is_caught_and_a_fault_or_two_explain_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     counted_once = TrackerMachine._count
 
     def count(self: TrackerMachine, job: Job, event: ResultArrived) -> list[TrackerCommand]:
@@ -75,12 +77,10 @@ def test_a_result_that_is_counted_twice_is_caught_and_one_fault_explains_it(monk
         return [*job.book.change(open=ledger._with(opened, again)), *self._accept(event)]
 
     monkeypatch.setattr(TrackerMachine, "_count", count)
-    # In most stories one fault suffices, or two; now and then one needs more, and so the next is told.
-    needed, law, seeds = [], "steps are those that were trained", iter(range(10, 200))
-    while len(needed) < 3 and not any(few <= 2 for few in needed):
-        caught = first_caught(law, (without_guards(seed) for seed in seeds))
-        needed.append(len(shrink(caught, run).scenario.faults))
-    assert min(needed) <= 2, needed
+    stories = (without_guards(seed) for seed in range(1, 200))
+    for _ in range(2):
+        small = shrink(first_caught("steps are those that were trained", stories), run)
+        assert len(small.scenario.faults) <= 2, small.scenario.faults
 
 
 def test_an_agent_that_takes_the_leases_of_an_old_leader_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

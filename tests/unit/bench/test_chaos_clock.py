@@ -20,7 +20,6 @@ for _ in sys.stdin:
     walls = time.time(), time.time_ns() / 1e9, now.timestamp(), time.mktime(time.localtime()), time.mktime(
         datetime.datetime.now().timetuple())
     print(*walls, time.monotonic(), flush=True)
-    time.sleep(0.05)
 """
 
 
@@ -46,7 +45,9 @@ def test_all_that_tells_the_date_jumps_in_a_live_process_and_the_monotonic_clock
     with process:
         before = told(process)
         clock.write_text("-3600")
-        after = told(process)
+        after = before
+        while after[0] > before[0] - 1800:  # it looks at its file every few hundredths of a second
+            after = told(process)
         process.communicate("")
     assert all(-3601.5 < late - early < -3590 for early, late in zip(before[:-1], after[:-1], strict=True))
     assert 0 <= after[-1] - before[-1] < 10
