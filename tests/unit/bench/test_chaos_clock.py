@@ -46,7 +46,7 @@ def test_all_that_tells_the_date_jumps_in_a_live_process_and_the_monotonic_clock
         before = told(process)
         clock.write_text("-3600")
         after = before
-        while after[0] > before[0] - 1800:  # it looks at its file every few hundredths of a second
+        while max(after[:-1]) > before[0] - 1800:  # it looks at its file every few hundredths of a second
             after = told(process)
         process.communicate("")
     assert all(-3601.5 < late - early < -3590 for early, late in zip(before[:-1], after[:-1], strict=True))
