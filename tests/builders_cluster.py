@@ -201,9 +201,7 @@ class Cluster:
         entry = await self.hub.connect("user").table(subjects.PROGRESS).get(job_id)
         return entry.record if entry else None
 
-    async def until(
-        self, job_id: str, condition: Callable[[JobProgress], bool], limit_s: float = 3600.0
-    ) -> JobProgress:
+    async def until(self, job_id: str, condition: Callable[[JobProgress], bool], limit_s: float = 600.0) -> JobProgress:
         """Waits for the job's progress to be so; fails with what it was, or with the service that has died."""
         async with asyncio.timeout(limit_s):
             async for change in self.hub.connect("user").table(subjects.PROGRESS).watch():

@@ -63,7 +63,9 @@ async def plans_of_the_services(policy: str, jobs: list[SimJob]) -> list[set[Pla
         await cluster.submit(record_of(job, forks_jobs(policy)))
     cluster.start_tracker()
     for job in jobs:
-        await cluster.until(job.job_id, lambda progress: progress.state.ended)
+        await cluster.until(
+            job.job_id, lambda progress: progress.state.ended, limit_s=3600.0
+        )  # blind policies are slow
     pages = sorted(await cluster.plans(), key=lambda page: page.round)
     await cluster.stop()
     return [{placed(fork) for fork in page.forks} for page in pages if page.forks]
