@@ -85,16 +85,10 @@ async def test_nothing_is_kept_of_a_job_that_has_ended_not_even_by_a_version_und
 
 async def test_a_result_that_was_fetched_ahead_is_not_fetched_again_and_nothing_of_it_stays(tmp_path: Path) -> None:
     objects = Flaky(MemoryHub())
-    base = await objects.put(a_file(tmp_path / "base", {"model.w": torch.zeros(2)}), "v0")
-    fork = await objects.put(a_file(tmp_path / "fork", {"model.w": torch.ones(2)}), "fork")
-    given = (Contribution(fork=0, attempt=0, steps=1, object=fork),)
-    task = Consolidate(
-        **{"job_id": "j", "round": 1, "base": base, "version": 1, "forks": given, "traceparent": ""},
-        how=ConsolidationSpec(),
-    )
+    task = await of_one_fork(objects, tmp_path)
     averager = WeightsAverager(objects, tmp_path / "work")
     gone = ObjectRef(name="gone", sha256="0" * 64, bytes=1)
-    await asyncio.gather(averager.fetch_ahead("j", 1, 0, fork), averager.fetch_ahead("j", 1, 1, gone))
+    await asyncio.gather(averager.fetch_ahead("j", 1, 0, task.forks[0].object), averager.fetch_ahead("j", 1, 1, gone))
     done = await averager.consolidate(task)
     assert (done.weights is not None, objects.fetched) == (True, 3)  # the fork, what is gone, the base
     await averager.tidied("j")
@@ -111,6 +105,17 @@ async def test_only_so_much_is_fetched_ahead(tmp_path: Path) -> None:
     await averager.forget("j")
     await averager.fetch_ahead("k", 1, 0, ObjectRef(name="small", sha256="0" * 64, bytes=6))
     assert objects.fetched == 2
+
+
+async def of_one_fork(objects: MemoryObjects, folder: Path) -> Consolidate:
+    """A round of one fork whose base and result are stored."""
+    base = await objects.put(a_file(folder / "base", {"model.w": torch.zeros(2)}), "v0")
+    fork = await objects.put(a_file(folder / "fork", {"model.w": torch.ones(2)}), "fork")
+    given = (Contribution(fork=0, attempt=0, steps=1, object=fork),)
+    return Consolidate(
+        **{"job_id": "j", "round": 1, "base": base, "version": 1, "forks": given, "traceparent": ""},
+        how=ConsolidationSpec(),
+    )
 
 
 class Flaky(MemoryObjects):
@@ -133,13 +138,7 @@ class Flaky(MemoryObjects):
 
 async def test_an_attempt_after_one_that_failed_fetches_nothing_again(tmp_path: Path) -> None:
     objects = Flaky(MemoryHub())
-    base = await objects.put(a_file(tmp_path / "base", {"model.w": torch.zeros(2)}), "v0")
-    fork = await objects.put(a_file(tmp_path / "fork", {"model.w": torch.ones(2)}), "fork")
-    given = (Contribution(fork=0, attempt=0, steps=1, object=fork),)
-    task = Consolidate(
-        **{"job_id": "j", "round": 1, "base": base, "version": 1, "forks": given, "traceparent": ""},
-        how=ConsolidationSpec(),
-    )
+    task = await of_one_fork(objects, tmp_path)
     averager = WeightsAverager(objects, tmp_path / "work")
     objects.full = True
     with pytest.raises(Unavailable):
