@@ -12,6 +12,7 @@ from hadare.machines import ledger
 from hadare.machines.conduct import tried
 from hadare.machines.job_book import JobBook, NodeSeen, delete, fails_by_itself
 from hadare.machines.job_guard import Choice, Guard, Pauses
+from hadare.machines.job_late import LateFailures
 from hadare.machines.job_ranks import Ranks, gang_times_of, throughput_of
 from hadare.machines.job_truth import learned
 from hadare.machines.tracker_events import Consolidate, Consolidated, Contribution, TrackerCommand
@@ -33,10 +34,12 @@ class JobRound:
     """Why the guard of the newest version has chosen nothing: shown as long as the job runs and this goes on."""
 
     ranks: Ranks = field(init=False)
+    late: LateFailures = field(init=False)
     pauses: Pauses = field(default_factory=Pauses)
 
     def __post_init__(self) -> None:
         self.ranks = Ranks(self.book)
+        self.late = LateFailures(self.book)
 
     def open(self, opened: OpenRound, round_s: float, mode: str = "") -> list[TrackerCommand]:
         """``mode`` as in ``JobOpening``; each change of it is a line of the job's history."""
@@ -149,6 +152,7 @@ class JobRound:
     ) -> list[TrackerCommand]:
         book, progress = self.book, self.book.progress
         self.ranks.closed(opened, lost=False)
+        self.late.closed(opened, lost=False)
         entries = {entry.fork: entry for entry in opened.forks}
         kept = [entries[fork.fork] for fork in event.kept]
         manifest = self._manifest(event, entries, weights, choice)
@@ -246,6 +250,7 @@ class JobRound:
     def _lose(self, opened: OpenRound, why: str) -> list[TrackerCommand]:
         book, progress = self.book, self.book.progress
         self.ranks.closed(opened, lost=True)
+        self.late.closed(opened, lost=True)
         # Nobody knows whether there will be another round for it: until then it waits, with the allocator's reason.
         state = JobState.WAITING if progress.state is JobState.RUNNING else progress.state
         commands = [

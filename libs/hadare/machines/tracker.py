@@ -266,7 +266,7 @@ class TrackerMachine:
             return [*commands, *self._refuse(event, why), *self._then(event)]
         fault = ledger.fault_of(job.book.progress, result)
         if fault:
-            return self._refuse(event, fault)
+            return [*job.round.late.take(result), *self._refuse(event, fault), *self._then(event)]
         return [*self._count(job, event), *self._then(event)]
 
     def _count(self, job: Job, event: ResultArrived) -> list[TrackerCommand]:
