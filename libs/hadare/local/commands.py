@@ -25,6 +25,7 @@ from hadare.local.report import Report
 from hadare.local.spec import ClusterSpec, cluster_from, parse_cluster, unknown_types
 from hadare.local.summary import summary
 from hadare.local.targets import demo_file
+from hadare.model.devices import NodeState
 from hadare.model.errors import HadareError
 from hadare.wire import codec
 from hadare.wire.api_cluster import ClusterStatus
@@ -147,5 +148,8 @@ def _tell(options: UpOptions, directory: Path, cluster: LocalCluster, status: Cl
         return
     listed = ", ".join(f"{node.node} ({', '.join(device.type for device in node.devices)})" for node in nodes)
     print(f"HadarE is up at {cluster.nats_url}, in {directory}\nnodes: {listed}", flush=True)
+    for node in nodes:
+        if node.state is not NodeState.READY:
+            print(f"{node.node} gets no work: {node.reason}; `hadare undrain {node.node}` ends that", flush=True)
     if not options.detach:
         print("Ctrl-C ends it; `hadare up` in the same directory resumes it", flush=True)

@@ -28,6 +28,7 @@ from hadare.wire.api_cluster import ClusterStatus
 
 READY_LIMIT_S = 120.0
 STOP_LIMIT_S = 60.0
+_THERE = frozenset({NodeState.READY, NodeState.DRAINING, NodeState.QUARANTINED})
 _ASK_EVERY_S = 0.25
 
 T = TypeVar("T")
@@ -92,7 +93,10 @@ def take_back(process: subprocess.Popen[bytes], directory: Path) -> None:
 async def until_ready(
     cluster: LocalCluster, ask: AskStatus, alive: Callable[[], bool], limit_s: float = READY_LIMIT_S
 ) -> ClusterStatus:
-    """Until the gateway says that all is well and every node is ready. Raises ``Broken`` with what is missing."""
+    """Until the services answer and every node has been heard. Raises ``Broken`` with what is missing.
+
+    A node that its operator drained, or that is in quarantine, is not waited for: only a running cluster can free it.
+    """
     wanted = {node.name for node in cluster.spec.nodes}
     deadline = time.monotonic() + limit_s
     missing = "nothing has answered yet"
@@ -101,10 +105,10 @@ async def until_ready(
             raise Broken("the cluster ended while it was starting")
         try:
             status = await ask()
-            ready = {node.node for node in status.nodes if node.state is NodeState.READY}
-            if status.ok and wanted <= ready:
+            there = {node.node for node in status.nodes if node.state in _THERE}
+            if all(service.ok for service in status.services) and wanted <= there:
                 return status
-            missing = "; ".join([*status.problems, *(f"{name} is not ready" for name in sorted(wanted - ready))])
+            missing = "; ".join([*status.problems, *(f"{name} is not ready" for name in sorted(wanted - there))])
         except (Unavailable, Rejected) as error:
             missing = str(error)
         await asyncio.sleep(_ASK_EVERY_S)

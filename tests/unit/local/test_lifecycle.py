@@ -1,5 +1,6 @@
 import asyncio
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from hadare.local.directory import LocalCluster, held, remembered
 from hadare.local.spec import default_cluster, parse_cluster
 from hadare.model.devices import NodeState
 from hadare.model.errors import Broken, Rejected, Unavailable
-from hadare.wire.api_cluster import ClusterStatus
+from hadare.wire.api_cluster import ClusterStatus, ServiceSeen
 
 
 def test_a_second_start_keeps_port_and_settings(tmp_path: Path) -> None:
@@ -86,6 +87,23 @@ async def test_a_cluster_is_ready_when_all_services_answer_and_every_node_is_rea
     whole = a_cluster_status({"t4-1": NodeState.READY, "t4-2": NodeState.READY})
     answers = Gateway(Unavailable("nobody"), partly, whole)
     assert await lifecycle.until_ready(CLUSTER, answers, yes) == whole
+
+
+async def test_a_cluster_is_ready_though_nodes_are_drained_or_in_quarantine() -> None:
+    """Only a running cluster can take them back: `hadare undrain` needs one."""
+    states = {"t4-1": NodeState.DRAINING, "t4-2": NodeState.QUARANTINED}
+    status = replace(
+        a_cluster_status(states, problems=("no node is ready",)), services=(ServiceSeen(name="gateway", instances=1),)
+    )
+    assert await lifecycle.until_ready(CLUSTER, Gateway(status), yes) == status
+
+
+async def test_a_cluster_whose_services_do_not_all_answer_is_not_ready() -> None:
+    states = {"t4-1": NodeState.READY, "t4-2": NodeState.READY}
+    status = a_cluster_status(states, problems=("gateway does not answer",))
+    silent = replace(status, services=(ServiceSeen(name="gateway", instances=0, ok=False),))
+    with pytest.raises(Broken, match="gateway does not answer"):
+        await lifecycle.until_ready(CLUSTER, Gateway(silent), yes, limit_s=0.01)
 
 
 async def test_what_is_missing_is_named_when_time_is_up() -> None:
