@@ -70,6 +70,8 @@ def _fault(members: set[int], bounds: Bounds) -> Failure | None:
         message = f"it had {len(members)} processes at once; a fork may have {bounds.processes}"
         return Failure(kind="exception", message=message)
     used = sum(_resident(pid) for pid in members)
+    if used > bounds.memory_bytes:  # pages that parent and child still share were counted for each of them
+        used = sum(_share(pid) for pid in members)
     if used > bounds.memory_bytes:
         most = bounds.memory_bytes / 2**30
         message = f"it used {used / 2**30:.2f} GiB of memory; a fork may have {most:.2f} GiB here"
@@ -77,8 +79,21 @@ def _fault(members: set[int], bounds: Bounds) -> Failure | None:
     return None
 
 
+def _share(pid: int) -> int:
+    """Bytes of memory that are not backed by files, each page shared out among those that have it; 0 if it is gone.
+
+    The kernel walks all of the process's pages for it, so it is read only where it may decide something.
+    """
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    parts = [int(line.split()[1]) for line in lines if line.startswith("Pss_Anon:")]
+    return sum(parts) * 1024 if parts else _resident(pid)
+
+
 def _resident(pid: int) -> int:
-    """Bytes of memory that are this process's own; 0 if it is gone."""
+    """Bytes of memory that are not backed by files; 0 if it is gone. Quick to read."""
     try:
         fields = Path(f"/proc/{pid}/statm").read_text().split()
     except OSError:

@@ -57,6 +57,20 @@ def test_memory_that_no_node_of_this_size_has_is_the_nodes_fault_not_the_jobs() 
     assert "a fork may have 0.06 GiB here" in fault.message
 
 
+READERS = """import os, time
+hoard = bytearray(b"x" * (80 * 2**20))
+for _ in range(3):
+    if os.fork() == 0:
+        time.sleep(600)
+"""
+
+
+def test_memory_that_a_forks_processes_share_is_counted_once() -> None:
+    with a_program(READERS) as root:
+        assert excesses({"p1": root}, Bounds(memory_bytes=200 * 2**20)) == {}
+        assert set(excesses({"p1": root}, Bounds(memory_bytes=60 * 2**20))) == {"p1"}
+
+
 def test_only_the_fork_that_takes_too_much_is_named() -> None:
     with a_program("") as small, a_program("hoard = bytearray(80 * 2**20)") as large:
         assert set(excesses({"small": small, "large": large}, Bounds(memory_bytes=60 * 2**20))) == {"large"}
