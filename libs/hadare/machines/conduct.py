@@ -2,7 +2,8 @@
 
 A job that failed on a node tries others first, so it is not given up for what one node does. A node is accused when
 several jobs failed on it, and nothing worked there since, while those same jobs worked elsewhere at the time or later
-(some of them may not have got another node yet). A job that fails everywhere accuses nobody.
+(some of them may not have got another node yet). A job that fails everywhere accuses nobody; nor does one that fails
+to evaluate: that it trains elsewhere does not show that it can be evaluated there.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ def tried(trials: Mapping[str, Trial], result: ForkResult) -> dict[str, Trial]:
             version=result.base_version,
             hardware=result.failure.kind == "device",
             accident=result.failure.kind == "killed",
+            evaluating=result.kind == "evaluate",
         )
     elif result.steps:
         trial = Trial(round=now)
@@ -108,7 +110,7 @@ def accused(progress: Iterable[JobProgress], trusted_from: Mapping[str, int], ou
 
 def _failed_there(job: JobProgress, node: str, since: int) -> bool:
     trial = job.trials.get(node)
-    return trial is not None and trial.failed > 0 and trial.round >= since
+    return trial is not None and trial.failed > 0 and trial.round >= since and not trial.evaluating
 
 
 def _works_elsewhere(job: JobProgress, node: str, out: Collection[str]) -> bool | None:

@@ -272,7 +272,7 @@ class Trial:
     """How a job last fared on a node: in ``round``; ``failed`` times in a row by then, since round ``first``.
 
     ``version``: what it was to train there. ``hardware``: what failed last was the device itself; ``accident``: its
-    process was killed by we do not know whom.
+    process was killed by we do not know whom; ``evaluating``: it failed to evaluate, which says nothing of training.
     """
 
     round: Count
@@ -281,6 +281,7 @@ class Trial:
     version: int = -1
     hardware: bool = False
     accident: bool = False
+    evaluating: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

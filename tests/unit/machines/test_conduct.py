@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from builders import a_job, a_node, a_result, some_progress
@@ -48,6 +49,14 @@ def test_a_node_that_failed_three_jobs_which_work_elsewhere_is_accused() -> None
     assert blame(*jobs) == ["n1"]
     (reason,) = accused(jobs, {}, ()).values()
     assert "job-a, job-b, job-c" in reason
+
+
+def test_jobs_that_cannot_be_evaluated_accuse_nobody_though_they_train_elsewhere() -> None:
+    def on_n1(job_id: str, round_number: int) -> JobProgress:
+        evaluation = replace(failed("n1", round_number), kind="evaluate")
+        return history(job_id, evaluation, worked("n2", round_number + 1))
+
+    assert blame(*(on_n1(job_id, number) for number, job_id in enumerate(JOBS, start=1))) == []
 
 
 def test_two_jobs_accuse_nobody() -> None:
