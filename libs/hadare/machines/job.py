@@ -45,6 +45,8 @@ class Job:
             return book.become(progress.state, f"pauses at the end of round {progress.open.round}")
         if progress.failures >= book.settings.max_attempts and not self._may_be_the_nodes_fault(nodes):
             return book.fail(self._why_given_up())
+        if nodes and progress.excluded.keys() >= nodes.keys():
+            return book.fail(book.why_nowhere())
         if book.paused:
             return book.become(JobState.PAUSED, "paused by its user")
         if book.is_decided():

@@ -92,6 +92,10 @@ class JobBook:
             self.note("failed", reason=reason[:4096], error=self.progress.error),
         ]
 
+    def why_nowhere(self) -> str:
+        """What each of the nodes lacks for the job, once that is all of them."""
+        return f"no node can run it: {'; '.join(f'{n}: {w}' for n, w in sorted(self.progress.excluded.items()))}"
+
     def complete(self, reason: str) -> list[TrackerCommand]:
         done = self.change(state=JobState.COMPLETED, reason=reason[:4096], eta_s=0.0)
         progress = self.progress

@@ -86,9 +86,8 @@ class SideLeases:
         return candidates[self.attempt % len(candidates)] if candidates else None
 
     def _no_node(self, state: JobState, nodes: Mapping[str, NodeSeen]) -> list[TrackerCommand]:
-        excluded = self.book.progress.excluded
-        if nodes and all(name in excluded for name in nodes):
-            return self.book.fail(f"no node can run it: {'; '.join(f'{n}: {w}' for n, w in sorted(excluded.items()))}")
+        if nodes and self.book.progress.excluded.keys() >= nodes.keys():
+            return self.book.fail(self.book.why_nowhere())
         return self.book.become(state, "no node is ready that could run it")
 
     def _take_init(self, result: ForkResult, at: float) -> tuple[str, list[TrackerCommand]]:

@@ -11,7 +11,8 @@ from builders import a_job, a_node, a_result, an_entry, some_progress
 from hadare.machines.cluster import ClusterView
 from hadare.machines.job_book import TrackerSettings
 from hadare.machines.tracker import TrackerMachine
-from hadare.machines.tracker_events import OpenAsked, Record, ResultArrived, StoreProgress, TrackerCommand
+from hadare.machines.tracker_events import NodeChanged, OpenAsked, Record, ResultArrived, StoreProgress, TrackerCommand
+from hadare.model.devices import NodeState
 from hadare.model.jobs import JobProgress, JobRecord, JobState
 from hadare.model.leases import Failure
 from hadare.model.rounds import JobOpening, OpenRequest
@@ -80,6 +81,19 @@ def test_running_out_of_memory_on_every_type_neither_fails_the_job_nor_costs_it_
         world.fail(number, 0, kind, TOO_SMALL)
     assert (world.progress.state, world.progress.failures, world.progress.lost_rounds) == (JobState.WAITING, 0, 4)
     assert set(world.progress.excluded_types) == {"K80", "T4", "P100", "V100"}
+
+
+def test_a_job_that_takes_more_memory_than_any_node_has_fails_with_each_nodes_reason(world: World) -> None:
+    for kind in ("K80", "V100"):
+        inventory = a_node(f"n-{kind}", kind)
+        world.send(NodeChanged(at=0.0, node=f"n-{kind}", inventory=inventory, state=NodeState.READY))
+    for number, kind in enumerate(("K80", "V100"), start=1):
+        assert not world.progress.state.ended
+        world.open(number, kind)
+        used = Failure(kind="out_of_memory", message=f"it used {number} GiB", node_specific=True)
+        world.fail(number, 0, kind, used)
+    assert world.progress.state is JobState.FAILED
+    assert world.progress.reason == "no node can run it: n-K80: it used 1 GiB; n-V100: it used 2 GiB"
 
 
 def test_an_excluded_type_has_no_rate_and_no_place_for_the_job(world: World) -> None:
