@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from enum import StrEnum
 from typing import Any, TypeVar, cast
@@ -85,8 +84,8 @@ def to_plain(message: object) -> Any:
 
 
 def dumps(message: object) -> str:
-    """One readable JSON document, for people and scripts."""
-    return json.dumps(to_plain(message), indent=2, ensure_ascii=False)
+    """One readable JSON document, for people and scripts. What is no number there (NaN, infinite) is null."""
+    return msgspec.json.format(msgspec.json.encode(to_plain(message)), indent=2).decode()
 
 
 def _unpack(data: bytes) -> Any:

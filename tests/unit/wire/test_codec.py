@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -123,3 +124,9 @@ def test_the_form_is_told_by_the_first_byte(data: bytes, form: Format) -> None:
 def test_a_document_for_people_is_json() -> None:
     assert codec.convert(json.loads(codec.dumps(INVENTORY)), NodeInventory) == INVENTORY
     assert "é" in codec.dumps(INVENTORY)
+
+
+def test_a_document_for_scripts_is_json_though_a_number_is_none() -> None:
+    text = codec.dumps({"näme": float("nan"), "rate": math.inf, "steps": 3})
+    assert json.loads(text, parse_constant=pytest.fail) == {"näme": None, "rate": None, "steps": 3}
+    assert text.splitlines()[1] == '  "näme": null,'
