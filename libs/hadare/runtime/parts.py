@@ -81,8 +81,8 @@ class Part:
     def _open(self) -> tuple[Path, BinaryIO]:
         """The part that an attempt before has left or that one after finds; one that nobody finds if it is taken."""
         name = self._path.with_name(f".{self._path.name[:64]}.{self._ref.sha256[:16]}{_SUFFIX}")
-        os.close(os.open(name, os.O_RDWR | os.O_CREAT, 0o600))
-        file = name.open("r+b")
+        # One step: its owner may just be moving it away.
+        file = os.fdopen(os.open(name, os.O_RDWR | os.O_CREAT, 0o600), "r+b")
         with contextlib.suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.path.samestat(name.stat(), os.fstat(file.fileno())):  # else its owner has just finished

@@ -36,7 +36,7 @@ _MOST_EXTRA_BYTES = 2**26
 
 @dataclass(frozen=True, slots=True)
 class _Coming:
-    """A result that is fetched, or was, before its consolidation begins."""
+    """A result that is being fetched, or was, for the consolidation of its round."""
 
     task: asyncio.Task[None]
     bytes: int
@@ -91,18 +91,21 @@ class WeightsAverager:
         await asyncio.to_thread(shutil.rmtree, round_folder, ignore_errors=True)
 
     async def fetch_ahead(self, job_id: str, round_number: int, fork: int, ref: ObjectRef) -> None:
-        round_folder = self._work_dir / job_id / str(round_number)
-        path, coming = _fork_path(round_folder, fork, ref), self._coming.setdefault(job_id, {})
+        path = _fork_path(self._work_dir / job_id / str(round_number), fork, ref)
         held = sum(one.bytes for files in self._coming.values() for one in files.values())
-        if path in coming or held + ref.bytes > MOST_AHEAD_BYTES:
+        if path in self._coming.get(job_id, {}) or held + ref.bytes > MOST_AHEAD_BYTES:
             return
-        await asyncio.to_thread(round_folder.mkdir, parents=True, exist_ok=True)
-        task = asyncio.create_task(self._objects.get(ref, path))
-        coming[path] = _Coming(task, ref.bytes)
         try:
-            await task
+            await self._come(job_id, path, ref)
         except (HadareError, OSError) as error:
             log.info("a result was not fetched ahead", job_id=job_id, fork=fork, reason=str(error))
+
+    def _come(self, job_id: str, path: Path, ref: ObjectRef) -> asyncio.Task[None]:
+        """The one fetch of a result, whoever wants it first; another if that has failed."""
+        coming = self._coming.setdefault(job_id, {})
+        if path not in coming or _has_failed(coming[path].task):
+            coming[path] = _Coming(asyncio.create_task(self._fetch(ref, path)), ref.bytes)
+        return coming[path].task
 
     async def warm_up(self) -> None:
         """Imports torch ahead of the first round's end, which would otherwise wait for it."""
@@ -125,10 +128,9 @@ class WeightsAverager:
 
         base = await self._base(task.base, folder)
         paths = [_fork_path(round_folder, fork.fork, fork.object) for fork in task.forks]
-        coming = self._coming.get(task.job_id, {})
-        if under_way := {coming[path].task for path in paths if path in coming}:
-            await asyncio.wait(under_way)
-        await asyncio.gather(*(self._fetch(fork.object, path) for fork, path in zip(task.forks, paths, strict=True)))
+        await asyncio.gather(
+            *(self._come(task.job_id, path, fork.object) for fork, path in zip(task.forks, paths, strict=True))
+        )
         await asyncio.to_thread(_make_whole, paths, base, task.base.sha256)
         files = [
             ForkFile(fork=fork.fork, path=path, steps=fork.steps, attempt=fork.attempt, sha256=fork.object.sha256)
@@ -184,7 +186,7 @@ class WeightsAverager:
 
     async def _fetch(self, ref: ObjectRef, path: Path) -> None:
         """Not again what this process has fetched, or made, already: it is there only if it was whole."""
-        if not await asyncio.to_thread(path.exists):
+        if not await asyncio.to_thread(_is_there, path):
             await self._objects.get(ref, path)
 
     async def _store_changes(self, task: Consolidate, patch: Path) -> ObjectRef | None:
@@ -223,6 +225,16 @@ def _make_whole(paths: Sequence[Path], base: Path, base_sha256: str) -> None:
                 patches.apply(path, base, path, base_sha256=base_sha256, most_bytes=most)
         except PatchError as error:
             log.warning("a result makes no file", file=path.name, reason=str(error))
+
+
+def _has_failed(task: asyncio.Task[None]) -> bool:
+    return task.done() and (task.cancelled() or task.exception() is not None)
+
+
+def _is_there(path: Path) -> bool:
+    """Else there is a folder for it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path.exists()
 
 
 def _fork_path(round_folder: Path, fork: int, ref: ObjectRef) -> Path:

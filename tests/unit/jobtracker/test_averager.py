@@ -95,6 +95,27 @@ async def test_a_result_that_was_fetched_ahead_is_not_fetched_again_and_nothing_
     assert [path.suffix for path in (tmp_path / "work" / "j").iterdir()] == [".safetensors"]
 
 
+async def test_a_result_that_is_wanted_by_its_consolidation_first_is_fetched_once(tmp_path: Path) -> None:
+    objects = Flaky(MemoryHub())
+    task = await of_one_fork(objects, tmp_path)
+    averager = WeightsAverager(objects, tmp_path / "work")
+    consolidating = asyncio.create_task(averager.consolidate(task))
+    await objects.second.wait()
+    await averager.fetch_ahead("j", 1, 0, task.forks[0].object)
+    assert (await consolidating).weights is not None
+    assert objects.fetched == 2  # the base and the fork
+
+
+async def test_a_result_that_could_not_be_fetched_ahead_is_fetched_again(tmp_path: Path) -> None:
+    objects = Flaky(MemoryHub())
+    task = await of_one_fork(objects, tmp_path)
+    averager = WeightsAverager(objects, tmp_path / "work")
+    objects.away = True
+    await averager.fetch_ahead("j", 1, 0, task.forks[0].object)
+    objects.away = False
+    assert (await averager.consolidate(task)).weights is not None
+
+
 async def test_only_so_much_is_fetched_ahead(tmp_path: Path) -> None:
     objects = Flaky(MemoryHub())
     averager = WeightsAverager(objects, tmp_path / "work")
@@ -119,12 +140,13 @@ async def of_one_fork(objects: MemoryObjects, folder: Path) -> Consolidate:
 
 
 class Flaky(MemoryObjects):
-    """Cannot store anything for a while; counts what is fetched."""
+    """Cannot store anything for a while, or is away; counts what is fetched."""
 
     def __init__(self, hub: MemoryHub) -> None:
         super().__init__(hub, "weights")
         self.fetched = 0
-        self.full = False
+        self.second = asyncio.Event()
+        self.full = self.away = False
 
     async def put(self, path: Path, label: str) -> ObjectRef:
         if self.full:
@@ -133,6 +155,10 @@ class Flaky(MemoryObjects):
 
     async def get(self, ref: ObjectRef, path: Path) -> None:
         self.fetched += 1
+        if self.fetched == 2:
+            self.second.set()
+        if self.away:
+            raise Unavailable("the store is away")
         await super().get(ref, path)
 
 

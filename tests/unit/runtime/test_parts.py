@@ -45,6 +45,26 @@ def test_a_file_is_in_its_place_only_when_it_is_whole(tmp_path: Path) -> None:
     assert (tmp_path / "copy").read_bytes() == CONTENT
 
 
+def test_a_part_whose_owner_moves_it_away_in_the_same_moment_is_another_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two fetches of one object: the second finds the part just when the first has got it whole."""
+    really_open = os.open
+
+    def open_while_it_finishes(path: Path, flags: int, mode: int = 0o777) -> int:
+        monkeypatch.setattr(os, "open", really_open)
+        handle = really_open(path, flags, mode)
+        path.replace(tmp_path / "copy")
+        return handle
+
+    monkeypatch.setattr(os, "open", open_while_it_finishes)
+    with Part(REF, tmp_path / "copy") as part:
+        part.append([CONTENT])
+        part.finish()
+    assert names_in(tmp_path) == ["copy"]
+    assert (tmp_path / "copy").read_bytes() == CONTENT
+
+
 def test_what_came_before_a_cut_is_gone_on_with(tmp_path: Path) -> None:
     cut_off_after(300, tmp_path / "copy")
     with Part(REF, tmp_path / "copy") as part:
