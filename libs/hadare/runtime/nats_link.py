@@ -55,7 +55,9 @@ class Link:
         self._watchdog: asyncio.Task[None] | None = None
         self._complaints: dict[str, float] = {}
         self._closing = False
-        self._connection = 0
+        self.connection = 0
+        """Which connection it is: each one that was lost was followed by another."""
+
         self._stores = asyncio.Semaphore(STORES_IN_FLIGHT)
         self._asked: set[asyncio.Timeout] = set()
 
@@ -84,7 +86,7 @@ class Link:
             log.warning("bus disconnected", error=str(self.client.last_error or ""))
 
     async def on_reconnected(self) -> None:
-        self._connection += 1
+        self.connection += 1
         log.info("bus reconnected")
         for notify in list(self.reconnected):
             notify()
@@ -109,12 +111,12 @@ class Link:
             if self.client.is_reconnecting or self.client.is_draining:
                 strikes = 0
                 continue
-            connection = self._connection
+            connection = self.connection
             try:
                 await heeded(self.client.rtt(timeout=_WATCH_EVERY_S))  # type: ignore[arg-type]  # any number works
                 strikes = 0
             except (nats.errors.Error, OSError) as error:
-                strikes = strikes + 1 if connection == self._connection else 0
+                strikes = strikes + 1 if connection == self.connection else 0
                 log.warning("no answer to a ping", strikes=strikes, error=str(error))
         self.declare_lost("the bus answers no ping although the client believes to be connected")
 

@@ -54,10 +54,14 @@ class Disordered(Unavailable):
 
 @dataclass(slots=True)
 class Upload:
-    """How far an upload has come: ``sent`` chunks have landed in order, the newest at ``last`` of the stream."""
+    """How far an upload has come: ``sent`` chunks have landed in order, the newest at ``last`` of the stream.
+
+    ``connection``: the one on which it began.
+    """
 
     nuid: str
     chunk_bytes: int
+    connection: int
     sent: int = 0
     last: int = 0
 
@@ -80,15 +84,10 @@ class NatsObjects:
         self._begun: dict[str, Upload] = {}
 
     async def put(self, path: Path, label: str) -> ObjectRef:
-        digest, size = await asyncio.to_thread(_digest_of, path)
-        name = f"{label}.{digest}"
-        if len(name) > _MAX_NAME:
-            raise Rejected(400, f"'{label}' is too long for an object's name")
-        ref = ObjectRef(name=name, sha256=digest, bytes=size)
-        held = await self._described(name)
-        if held is None or held.get("size") != size:
-            await retrying(lambda: self._upload(path, ref), what=f"put {name}", patience_s=_PUT_PATIENCE_S)
-        return ref
+        if await asyncio.to_thread(os.path.getsize, path) > IN_FLIGHT * CHUNK_BYTES:
+            return await self._put_large(path, label)
+        what = f"put {label}"
+        return await retrying(lambda: self._put_at_once(path, label), what=what, patience_s=_PUT_PATIENCE_S)
 
     async def get(self, ref: ObjectRef, path: Path) -> None:
         meta = await self._described(ref.name)
@@ -134,28 +133,71 @@ class NatsObjects:
             log.info("orphan chunks removed", bucket=self._bucket, uploads=removed)
         return removed
 
+    async def _put_large(self, path: Path, label: str) -> ObjectRef:
+        """Sends nothing that is there already."""
+        ref, is_there = await self._named(path, label)
+        if not is_there:
+            await retrying(lambda: self._upload(path, ref), what=f"put {ref.name}", patience_s=_PUT_PATIENCE_S)
+        return ref
+
+    async def _put_at_once(self, path: Path, label: str) -> ObjectRef:
+        """What is sent in one flight is hashed, and looked for, on the way: that takes as long as to send it."""
+        upload = self._new_upload()
+        naming = asyncio.create_task(self._named(path, label))
+        try:
+            sent = await self._send_chunks(path, upload)
+            ref, is_there = await naming
+            if is_there:
+                await self._purge_quietly(self._chunk_subject(upload.nuid))
+            else:
+                await self._conclude(path, ref, upload, sent)
+        except BaseException:
+            await self._purge_quietly(self._chunk_subject(upload.nuid))
+            raise
+        finally:
+            naming.cancel()
+            await asyncio.gather(naming, return_exceptions=True)
+        return ref
+
+    async def _named(self, path: Path, label: str) -> tuple[ObjectRef, bool]:
+        """What the file is as an object, and whether that is there already. Raises ``Rejected``, ``Unavailable``."""
+        digest, size = await asyncio.to_thread(_digest_of, path)
+        name = f"{label}.{digest}"
+        if len(name) > _MAX_NAME:
+            raise Rejected(400, f"'{label}' is too long for an object's name")
+        held = await self._described(name)
+        return ObjectRef(name=name, sha256=digest, bytes=size), held is not None and held.get("size") == size
+
     async def _upload(self, path: Path, ref: ObjectRef) -> None:
-        """Goes on with an upload of this process that was cut off. What failed for good leaves no chunk behind."""
-        upload = self._begun.pop(ref.name, None) or Upload(self._link.new_id(), self._chunk_bytes())
-        subject = self._chunk_subject(upload.nuid)
+        """Goes on with one of this process that was cut off. What failed for good leaves no chunk behind."""
+        upload = self._begun.pop(ref.name, None) or self._new_upload()
         try:
             if upload.sent:
                 await self._catch_up(upload, path)
-            await self._send_chunks(path, upload, ref.bytes)
-            if await self._landed(subject) != upload.sent:
-                raise Disordered("a chunk has landed twice")
-            await self._describe(ref, upload)
+            await self._conclude(path, ref, upload, await self._send_chunks(path, upload))
         except Unavailable as cut_off:
             if upload.sent and not isinstance(cut_off, Disordered):
                 self._begun[ref.name] = upload
                 while len(self._begun) > _MOST_BEGUN:
                     self._begun.pop(next(iter(self._begun)))
             else:
-                await self._purge_quietly(subject)
+                await self._purge_quietly(self._chunk_subject(upload.nuid))
             raise
         except BaseException:
-            await self._purge_quietly(subject)
+            await self._purge_quietly(self._chunk_subject(upload.nuid))
             raise
+
+    async def _conclude(self, path: Path, ref: ObjectRef, upload: Upload, sent: int) -> None:
+        if sent != ref.bytes:
+            raise Rejected(409, f"{path} changed while it was uploaded")
+        # Only a client that connects again sends anything twice.
+        once = upload.connection == self._link.connection
+        if not once and await self._landed(self._chunk_subject(upload.nuid)) != upload.sent:
+            raise Disordered("a chunk has landed twice")
+        await self._describe(ref, upload)
+
+    def _new_upload(self) -> Upload:
+        return Upload(self._link.new_id(), self._chunk_bytes(), self._link.connection)
 
     async def _catch_up(self, upload: Upload, path: Path) -> None:
         """Chunks that landed without our hearing of it: they are read again. Raises ``Disordered``."""
@@ -179,8 +221,9 @@ class NatsObjects:
         info = await self._link.api_retrying(f"STREAM.INFO.{self._stream}", {"subjects_filter": subject})
         return int((info["state"].get("subjects") or {}).get(subject, 0))
 
-    async def _send_chunks(self, path: Path, upload: Upload, size: int) -> None:
-        """``IN_FLIGHT`` chunks at a time. One that fails, or that lands out of order, fails the whole upload."""
+    async def _send_chunks(self, path: Path, upload: Upload) -> int:
+        """``IN_FLIGHT`` chunks at a time; says how many bytes have been sent in all. One that fails, or that lands out
+        of order, fails the whole upload."""
         subject, sent = self._chunk_subject(upload.nuid), upload.sent * upload.chunk_bytes
         acks: deque[asyncio.Task[int]] = deque()
         try:
@@ -199,8 +242,7 @@ class NatsObjects:
             for ack in acks:
                 ack.cancel()
             await asyncio.gather(*acks, return_exceptions=True)
-        if sent != size:
-            raise Rejected(409, f"{path} changed while it was uploaded")
+        return sent
 
     async def _send_chunk(self, subject: str, chunk: bytes) -> int:
         answer = await self._link.request(subject, chunk, timeout_s=STALL_S)

@@ -62,12 +62,11 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consolidation:
-    """What became of the forks. With nobody accepted there is no new version: ``sha256`` is empty, the base stays."""
+    """What became of the forks. With nobody accepted there is no new version: the base stays, ``bytes`` is 0."""
 
     accepted: tuple[Accepted, ...] = ()
     rejected: dict[int, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    sha256: str = ""
     bytes: int = 0
 
 
@@ -138,13 +137,12 @@ class _Round:
         """The version of exactly these forks."""
         outer = making.outer.of_round([fork.steps for fork in forks])
         combiner = Combiner(self._start, forks, replace(making, outer=outer, ema_decay=self._decay()))
-        written = combiner.write(out, base=self._options.base_sha256, user=self._options.user)
+        length = combiner.write(out, base=self._options.base_sha256, user=self._options.user)
         return Consolidation(
             accepted=tuple(_accepted(combiner, fork) for fork in forks),
             rejected=self._reasons(),
             notes=tuple(combiner.notes),
-            sha256=written.sha256,
-            bytes=written.bytes,
+            bytes=length,
         )
 
     def _decay(self) -> float | None:

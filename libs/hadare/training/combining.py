@@ -32,7 +32,7 @@ from hadare.forking.outer import Outer
 from hadare.training.artifacts import Artifacts
 from hadare.training.evidence import Ledger, check_sound, squares_in_double
 from hadare.training.sources import CHUNK, PLAIN_CHUNK, Flat, Source, is_parameter, spans, wide
-from hadare.training.tensorfile import DTYPES, TensorSpec, Writer, Written, layout
+from hadare.training.tensorfile import DTYPES, TensorSpec, Writer, layout
 from hadare.training.weights import EMA_PREFIX, MOMENTUM_PREFIX, FileMeta, meta_document
 
 # Elements that the scratch of all forks together may hold.
@@ -80,16 +80,18 @@ class Combiner:
         self.notes: list[str] = []
         self._artifacts = Artifacts(start, forks)
 
-    def write(self, out: Path, *, base: str, user: Mapping[str, Scalar]) -> Written:
-        """Streams the version into ``out`` and says what it hashes to. Raises ``Unsound`` and writes nothing if a fork
-        holds a value that is not finite."""
+    def write(self, out: Path, *, base: str, user: Mapping[str, Scalar]) -> int:
+        """Streams the version into ``out`` and says how many bytes.
+
+        Raises ``Unsound`` and writes nothing if a fork holds a value that is not finite.
+        """
         specs = self._specs()
         writer = Writer(out, specs, meta_document(self._meta(base, user)))
         with writer:
             for name in layout(specs):
                 for piece in self.combined(name, specs[name]):
                     writer.append(piece)
-        return writer.written
+        return writer.bytes
 
     def combined(self, name: str, spec: TensorSpec) -> Iterator[Tensor]:
         """A tensor of the version, in pieces that are valid until the next is asked for."""

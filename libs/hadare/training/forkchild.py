@@ -169,8 +169,8 @@ def _init(worker: Worker, command: Init) -> Done:
     if command.start:
         start_model(Path(command.start), worker.model)
     with _saving(out):
-        written = worker.save(out)
-    return Done(out=command.out, sha256=written.sha256, bytes=written.bytes)
+        length = worker.save(out)
+    return Done(out=command.out, bytes=length)
 
 
 @contextlib.contextmanager
@@ -190,17 +190,17 @@ def _train(worker: Worker, command: Train, channel: Channel) -> Done:
     else:
         trained = _in_gang(command.gang, worker, command, channel, deadline, phases)
         if command.gang.rank > 0:
-            return _done(trained, "", "", 0, phases.ms)
+            return _done(trained, "", 0, phases.ms)
     channel.send(Progress(phase="handing_back", steps=trained.steps, steps_per_s=trained.steps_per_s))
     check_finite(worker.model)
     meta = FileMeta(base=command.base_sha256, user={"steps": trained.steps})
     artifacts = _artifacts()
     with _saving(Path(command.out)):
-        written = worker.save(Path(command.out), meta, artifacts)
+        length = worker.save(Path(command.out), meta, artifacts)
         if command.bf16:
-            written = pack(Path(command.out), Path(command.base)).written
+            length = pack(Path(command.out), Path(command.base)).bytes
     phases.end("save")
-    return _done(trained, command.out, written.sha256, written.bytes, phases.ms)
+    return _done(trained, command.out, length, phases.ms)
 
 
 def _artifacts() -> dict[str, Tensor]:
@@ -269,7 +269,7 @@ def _in_gang(
     return trained
 
 
-def _done(trained: Trained, out: str, sha256: str, size: int, phases_ms: dict[str, float]) -> Done:
+def _done(trained: Trained, out: str, size: int, phases_ms: dict[str, float]) -> Done:
     return Done(
         steps=trained.steps,
         samples=trained.samples,
@@ -281,7 +281,6 @@ def _done(trained: Trained, out: str, sha256: str, size: int, phases_ms: dict[st
         exchange_s=trained.exchange_s,
         reason=trained.reason,
         out=out,
-        sha256=sha256,
         bytes=size,
         phases_ms=phases_ms,
     )

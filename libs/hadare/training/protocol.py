@@ -132,7 +132,7 @@ class Evaluated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """A command has ended well. ``sha256`` and ``bytes`` are of the file written, if any.
+    """A command has ended well. ``bytes`` is the length of the file written, if any.
 
     ``throughput`` leaves the warm-up out; ``phases_ms`` says where the time between the steps went. ``update_s`` and
     ``exchange_s`` as in ``ForkResult``.
@@ -148,7 +148,6 @@ class Done:
     loss: float | None = None
     reason: EndReason | None = None
     out: str = ""
-    sha256: str = ""
     bytes: int = 0
     phases_ms: dict[str, float] = field(default_factory=dict)
 

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from hadare.training.granted import Grant, OnStanding, Revoked, Trained, never, silent
 from hadare.training.sdk import Begun, NothingToDo, Run, Script, ScriptFault, Use
-from hadare.training.tensorfile import Written
 from hadare.training.weights import FileMeta, save_state
 
 
@@ -40,8 +39,8 @@ class ScriptWorker:
         """The next call of the script begins from this version."""
         self._base, self._held = path, None
 
-    def save(self, path: Path, meta: FileMeta | None = None, extra: Mapping[str, Tensor] | None = None) -> Written:
-        """Writes the model and optimiser as they are, and ``extra`` tensors."""
+    def save(self, path: Path, meta: FileMeta | None = None, extra: Mapping[str, Tensor] | None = None) -> int:
+        """Writes the model and optimiser as they are, and ``extra`` tensors; says how many bytes."""
         begun = self._begun()
         return save_state(path, begun.model, begun.optimizer, meta, extra)
 

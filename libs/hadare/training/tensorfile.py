@@ -1,4 +1,4 @@
-"""Safetensors files, written as a stream: tensor after tensor, hashed on the way, and visible only when complete.
+"""Safetensors files, written as a stream: tensor after tensor, and visible only when complete.
 
 The layout is the published one: a little-endian length, a JSON header, the bytes. Reading is left to safetensors.
 """
@@ -10,7 +10,6 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from hashlib import sha256
 from math import prod
 from pathlib import Path
 from types import TracebackType
@@ -53,14 +52,6 @@ class TensorSpec:
         return prod(self.shape) * DTYPES[self.dtype].itemsize
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """A complete file: what it hashes to and how long it is."""
-
-    sha256: str
-    bytes: int
-
-
 class WeightsError(HadareError, ValueError):
     """A file is not a weights file, or not one of this model."""
 
@@ -81,7 +72,6 @@ class Writer:
     def __init__(self, path: Path, specs: Mapping[str, TensorSpec], meta: Mapping[str, object]) -> None:
         self._path = path
         self._partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-        self._hash = sha256()
         self._length = 0
         self._expected = sum(spec.bytes for spec in specs.values())
         self._header = _header(specs, meta)
@@ -105,7 +95,6 @@ class Writer:
         self._write(memoryview(flat.view(torch.uint8).numpy().data))
 
     def _write(self, data: memoryview) -> None:
-        self._hash.update(data)
         self._file.write(data)
         self._length += len(data)
 
@@ -129,8 +118,9 @@ class Writer:
         self._partial.unlink(missing_ok=True)
 
     @property
-    def written(self) -> Written:
-        return Written(sha256=self._hash.hexdigest(), bytes=self._length)
+    def bytes(self) -> int:
+        """The length of the file so far."""
+        return self._length
 
 
 def _document(text: str) -> object:

@@ -34,7 +34,6 @@ from hadare.training.granted import (
     silent,
 )
 from hadare.training.task import build_task
-from hadare.training.tensorfile import Written
 from hadare.training.weights import FileMeta, load_state, save_state
 
 __all__ = ["Grant", "NotFinite", "Standing", "Trained", "Trainer"]
@@ -120,8 +119,8 @@ class Trainer:
             # The same batches in every fork: they go on from one model.
             reestimate(self.model, self._forward, islice(endless(self.task.batches, self.task.seed), count))
 
-    def save(self, path: Path, meta: FileMeta | None = None, extra: Mapping[str, Tensor] | None = None) -> Written:
-        """Writes the model and optimiser as they are, and ``extra`` tensors."""
+    def save(self, path: Path, meta: FileMeta | None = None, extra: Mapping[str, Tensor] | None = None) -> int:
+        """Writes the model and optimiser as they are, and ``extra`` tensors; says how many bytes."""
         scale = float(self.scaler.get_scale()) if self.scaler.is_enabled() else 0.0
         return save_state(path, self.model, self.optimizer, replace(meta or FileMeta(), scaler=scale), extra)
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from hadare.forking.consolidation import MODEL_PREFIX, OPTIMIZER_PREFIX, Rule, rule_for
 from hadare.training.sources import PLAIN_CHUNK, spans
-from hadare.training.tensorfile import Reader, TensorSpec, WeightsError, Writer, Written, layout
+from hadare.training.tensorfile import Reader, TensorSpec, WeightsError, Writer, layout
 from hadare.training.weights import FileMeta, meta_document, read_meta
 
 _NARROW = "BF16"
@@ -26,7 +26,7 @@ _NARROW = "BF16"
 class Packed:
     """The file, and the error that rounding makes: ``‖rounded − change‖ / ‖change‖`` over the parameters."""
 
-    written: Written
+    bytes: int
     error: float
 
 
@@ -39,9 +39,9 @@ def pack(path: Path, base: Path) -> Packed:
     """
     packing = _Packing(Reader(path), Reader(base))
     out = path.with_name(f"{path.name}.packed")
-    written = packing.write(out)
+    length = packing.write(out)
     out.replace(path)
-    return Packed(written=written, error=packing.error)
+    return Packed(bytes=length, error=packing.error)
 
 
 class _Packing:
@@ -63,7 +63,7 @@ class _Packing:
     def error(self) -> float:
         return math.sqrt(self._lost / self._all) if self._all > 0 else 0.0
 
-    def write(self, out: Path) -> Written:
+    def write(self, out: Path) -> int:
         """The error is part of the metadata, which comes first: so the changes are measured before they are written."""
         self._measure()
         narrow = {*self._deltas, *self._rounded}
@@ -73,7 +73,7 @@ class _Packing:
             for name in layout(specs):
                 for piece in self._pieces(name):
                     writer.append(piece)
-        return writer.written
+        return writer.bytes
 
     def _pieces(self, name: str) -> Iterator[Tensor]:
         if name in self._deltas:

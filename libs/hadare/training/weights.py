@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from hadare.forking.consolidation import MODEL_PREFIX, OPTIMIZER_PREFIX, Scalar
-from hadare.training.tensorfile import NAMES, Reader, TensorSpec, WeightsError, Writer, Written, layout
+from hadare.training.tensorfile import NAMES, Reader, TensorSpec, WeightsError, Writer, layout
 
 # Kept with a version beside the model and optimiser, by the model's names: the outer momentum, the average of versions.
 MOMENTUM_PREFIX = "outer.momentum."
@@ -84,8 +84,10 @@ def save_state(
     optimizer: torch.optim.Optimizer | None,
     meta: FileMeta | None = None,
     extra: Mapping[str, Tensor] | None = None,
-) -> Written:
-    """Writes model and optimiser. ``meta`` may carry ``user``, ``base`` and ``scaler``; the rest is filled in.
+) -> int:
+    """Writes model and optimiser, and says how many bytes.
+
+    ``meta`` may carry ``user``, ``base`` and ``scaler``; the rest is filled in.
 
     ``extra``: more tensors, by names of their own (``artifacts``).
     """
@@ -108,7 +110,7 @@ def save_state(
     with (writer := Writer(path, specs, meta_document(full))):
         for name in layout(specs):
             writer.append(stored[name])
-    return writer.written
+    return writer.bytes
 
 
 def load_state(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None) -> FileMeta:

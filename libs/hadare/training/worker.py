@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from hadare.training.granted import Grant, NotFinite, OnStanding, Revoked, Trained, never, silent
 from hadare.training.scripts import ScriptWorker
 from hadare.training.task import Task, load_workload
-from hadare.training.tensorfile import Written
 from hadare.training.trainer import Trainer
 from hadare.training.weights import FileMeta
 
@@ -28,7 +27,7 @@ class Worker(Protocol):
 
     def load(self, path: Path) -> None: ...
 
-    def save(self, path: Path, meta: FileMeta | None = None, extra: Mapping[str, Tensor] | None = None) -> Written: ...
+    def save(self, path: Path, meta: FileMeta | None = None, extra: Mapping[str, Tensor] | None = None) -> int: ...
 
     def train(self, grant: Grant, revoked: Revoked = never, report: OnStanding = silent) -> Trained: ...
 

@@ -178,12 +178,12 @@ def test_a_fork_with_no_steps_is_not_even_read(tmp_path: Path) -> None:
 def test_when_all_are_rejected_the_base_stays(tmp_path: Path) -> None:
     made = Round(tmp_path, {"w": tensor([0.0])}).fork(0, {"w": tensor([1.0])}).fork(3, {"w": tensor([float("inf")])})
     result = made.consolidate()
-    assert (result.accepted, result.sha256, len(result.rejected)) == ((), "", 2)
+    assert (result.accepted, result.bytes, len(result.rejected)) == ((), 0, 2)
     assert not made.out.exists()
 
 
 def test_no_forks_at_all_keep_the_base(tmp_path: Path) -> None:
-    assert Round(tmp_path, {"w": tensor([0.0])}).consolidate().sha256 == ""
+    assert Round(tmp_path, {"w": tensor([0.0])}).consolidate().bytes == 0
 
 
 @pytest.mark.parametrize(
@@ -347,13 +347,9 @@ def test_a_tensor_of_many_chunks_is_averaged_like_one(tmp_path: Path) -> None:
     assert result.accepted[0].delta_norm == pytest.approx(float((forks[0] - base).double().norm()), rel=1e-5)
 
 
-def test_the_hash_is_that_of_the_file(tmp_path: Path) -> None:
-    import hashlib
-
+def test_the_length_is_that_of_the_file(tmp_path: Path) -> None:
     made = Round(tmp_path, {"w": tensor([0.0])}).fork(1, {"w": tensor([1.0])})
-    result = made.consolidate()
-    content = made.out.read_bytes()
-    assert (result.sha256, result.bytes) == (hashlib.sha256(content).hexdigest(), len(content))
+    assert made.consolidate().bytes == made.out.stat().st_size
 
 
 def test_the_same_fork_twice_counts_once(tmp_path: Path) -> None:
@@ -368,9 +364,11 @@ def test_the_order_of_the_forks_changes_no_bit(tmp_path: Path) -> None:
     made = Round(tmp_path, {"w": torch.randn(999)})
     for steps in (10, 7, 5, 3, 1):
         made.fork(steps, {"w": torch.randn(999)})
-    first = made.consolidate()
+    made.consolidate()
+    first = made.out.read_bytes()
     made.files.reverse()
-    assert made.consolidate().sha256 == first.sha256
+    made.consolidate()
+    assert made.out.read_bytes() == first
 
 
 def test_nothing_is_left_of_a_version_that_could_not_be_written(tmp_path: Path) -> None:

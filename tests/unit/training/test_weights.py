@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 
@@ -174,15 +173,14 @@ def test_the_spec_does_not_depend_on_the_optimiser() -> None:
     assert spec_hash({**base, "optim.w.step": TensorSpec("F32", ())}, {}) == spec_hash(base, {})
 
 
-def test_the_hash_and_length_are_those_of_the_file(tmp_path: Path) -> None:
-    written = save_state(tmp_path / "v", nn.Linear(2, 1), None)
-    content = (tmp_path / "v").read_bytes()
-    assert (written.sha256, written.bytes) == (hashlib.sha256(content).hexdigest(), len(content))
+def test_the_length_is_that_of_the_file(tmp_path: Path) -> None:
+    assert save_state(tmp_path / "v", nn.Linear(2, 1), None) == (tmp_path / "v").stat().st_size
 
 
-def test_the_same_state_has_the_same_hash(tmp_path: Path) -> None:
-    hashes = {save_state(tmp_path / name, a_model(), None, FileMeta(user={"v": 1})).sha256 for name in "ab"}
-    assert len(hashes) == 1
+def test_the_same_state_is_the_same_file(tmp_path: Path) -> None:
+    for name in "ab":
+        save_state(tmp_path / name, a_model(), None, FileMeta(user={"v": 1}))
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
 def test_an_interrupted_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
