@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from hadare import __version__
 from hadare.dst.gangs import SimGangs
 from hadare.dst.plane import SimPlane
 from hadare.dst.trainer import SimTrainer
@@ -84,7 +85,7 @@ class SimAgent:
             self.feed(ev.ResultsRecovered(at=_now(), results=tuple(self.disk.results.values())))
             tokens = {"node": self.node}
             await self.plane.bus.serve(
-                Identity("hadare-node-agent", "0.1.0", "simulated"),
+                Identity("hadare-node-agent", __version__, "simulated"),
                 [Route(GRANT, self._on_grant, tokens), Route(REVOKE, self._on_revoke, tokens)],
             )
             tasks.create_task(self._beat())

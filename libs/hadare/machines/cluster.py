@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from hadare.forking.gain import gains
 from hadare.forking.outer import outer_of
+from hadare.machines import ledger
 from hadare.machines.conduct import shunned
 from hadare.model.devices import NodeInventory, NodeState, NodeStatus
 from hadare.model.jobs import Desired, JobProgress, JobRecord, JobSpec, JobState, Measured
@@ -88,11 +89,17 @@ class ClusterView:
         return tuple(views)
 
     def jobs(
-        self, arrivals: Mapping[str, float], placed: Mapping[str, tuple[Gang, ...]], utility: str = DEFAULT
+        self,
+        arrivals: Mapping[str, float],
+        placed: Mapping[str, tuple[Gang, ...]],
+        utility: str = DEFAULT,
+        *,
+        foreseen: bool = False,
     ) -> tuple[JobView, ...]:
         """Every active job. ``arrivals`` is on the cluster clock; a job that is not in it has just arrived.
 
-        ``utility`` is that of the jobs that name none: a view always names one.
+        ``utility`` is that of the jobs that name none: a view always names one. ``foreseen``: a job whose next version
+        is being made counts as if it were there (``ledger.foreseen``).
         """
         types = sorted({device.type for inventory in self.inventories.values() for device in inventory.devices})
         shared = self._shared()
@@ -102,14 +109,22 @@ class ClusterView:
             self._views, self._keys = {}, {}
         self._utility = utility
         return tuple(
-            self._view(job_id, types, shared, arrivals.get(job_id, now), placed.get(job_id, ())) for job_id in active
+            self._view(
+                job_id,
+                self._progress(job_id, foreseen=foreseen),
+                types,
+                shared,
+                arrivals.get(job_id, now),
+                placed.get(job_id, ()),
+            )
+            for job_id in active
         )
 
     def bidders(self, arrivals: Mapping[str, float], utility: str = DEFAULT) -> tuple[JobView, ...]:
         """Every active job as pricing counts it: one whose round is not closed yet wants the next round too."""
         return tuple(
             replace(view, unready="") if view.unready and self._is_in_a_round(view.job_id) else view
-            for view in self.jobs(arrivals, {}, utility)
+            for view in self.jobs(arrivals, {}, utility, foreseen=True)
         )
 
     def view(self, job_id: str) -> JobView:
@@ -117,27 +132,33 @@ class ClusterView:
         if job_id in self._views:
             return self._views[job_id].view
         types = sorted({device.type for inventory in self.inventories.values() for device in inventory.devices})
-        return self._job(job_id, types, self._shared().get(self._key(job_id), {}), 0.0, ())
+        progress = self.progress.get(job_id)
+        return self._job(job_id, progress, types, self._shared().get(self._key(job_id), {}), 0.0, ())
 
     def placeable(self) -> bool:
         """Whether any job could take part in a round."""
-        return any(not self._unready(job_id) for job_id in self.active())
+        return any(not self._unready(job_id, self.progress.get(job_id)) for job_id in self.active())
+
+    def _progress(self, job_id: str, *, foreseen: bool) -> JobProgress | None:
+        progress = self.progress.get(job_id)
+        return ledger.foreseen(progress) if foreseen and progress is not None else progress
 
     def _view(
         self,
         job_id: str,
+        progress: JobProgress | None,
         types: list[str],
         shared: Mapping[str, Mapping[str, Measured]],
         arrival_s: float,
         placed: tuple[Gang, ...],
     ) -> JobView:
         """The job's view, made anew only if something of it has changed."""
-        record, progress, known = self.records[job_id], self.progress.get(job_id), self._views.get(job_id)
+        record, known = self.records[job_id], self._views.get(job_id)
         others = shared.get(self._key(job_id), {})
         away = shunned(progress, self.round, self.inventories)
         same = known is not None and known.record is record and known.progress is progress and known.shunned == away
         if known is None or not same or known.types != types or known.shared != others:
-            view = self._job(job_id, types, others, arrival_s, placed)
+            view = self._job(job_id, progress, types, others, arrival_s, placed)
         elif known.view.arrival_s != arrival_s or known.view.placed != placed:
             view = replace(known.view, arrival_s=arrival_s, placed=placed)
         else:
@@ -158,16 +179,21 @@ class ClusterView:
         progress = self.progress.get(job_id)
         return progress is None or progress.state.ended or progress.closed_round >= round_number
 
+    def is_being_made(self, job_id: str, round_number: int) -> bool:
+        """Whether all forks of the round have ended for the job, some with a result: what it brings is known."""
+        progress = self._progress(job_id, foreseen=True)
+        return progress is not None and progress.open is None and progress.closed_round >= round_number
+
     def _job(
         self,
         job_id: str,
+        progress: JobProgress | None,
         types: list[str],
         shared: Mapping[str, Measured],
         arrival_s: float,
         placed: tuple[Gang, ...],
     ) -> JobView:
         spec = self.records[job_id].spec
-        progress = self.progress.get(job_id)
         measured = progress.throughput if progress else {}
         steps_left = spec.total_steps - (progress.steps if progress else 0)
         # No rate: prices, utilities and plans all leave the type out.
@@ -193,7 +219,7 @@ class ClusterView:
             constraints=spec.constraints,
             excluded={**progress.excluded, **shunned(progress, self.round, self.inventories)} if progress else {},
             excluded_types=out,
-            unready=self._unready(job_id),
+            unready=self._unready(job_id, progress),
             placed=placed,
             restart_cost_s=self._costs.restart_s,
             consolidation_cost_s=self._costs.consolidation_s(progress),
@@ -218,10 +244,9 @@ class ClusterView:
         known, pace = progress.truth, outer_of(spec.consolidation).keeps_pace
         return gains(speeds[:most], known.fastest_steps, known.noise_steps, keeps_pace=pace)
 
-    def _unready(self, job_id: str) -> str:
+    def _unready(self, job_id: str, progress: JobProgress | None) -> str:
         """Why the job cannot be placed whatever is free; empty if it can."""
-        record, progress = self.records[job_id], self.progress.get(job_id)
-        if record.desired is Desired.PAUSED:
+        if self.records[job_id].desired is Desired.PAUSED:
             return "paused by its user"
         if progress is None:
             return "the tracker has not taken it up yet"
@@ -246,7 +271,7 @@ class ClusterView:
         return shared
 
     def _is_in_a_round(self, job_id: str) -> bool:
-        progress = self.progress.get(job_id)
+        progress = self._progress(job_id, foreseen=True)
         going_on = progress is not None and progress.open is not None and progress.steps < progress.total_steps
         return going_on and self.records[job_id].desired is Desired.RUN
 

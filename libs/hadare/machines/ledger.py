@@ -112,6 +112,26 @@ def received(ledger: OpenRound) -> tuple[LedgerEntry, ...]:
     return tuple(sorted((e for e in ledger.forks if e.outcome == "received"), key=lambda entry: entry.fork))
 
 
+def foreseen(progress: JobProgress) -> JobProgress:
+    """The progress once the version of the open round is made, if no fork that it is made of is rejected.
+
+    As it is, if a fork is still expected or none brought anything.
+    """
+    opened = progress.open
+    if opened is None or not is_final(opened) or not (forks := received(opened)):
+        return progress
+    return replace(
+        progress,
+        steps=progress.steps + sum(entry.steps for entry in forks),
+        version=progress.version + 1,
+        rounds=progress.rounds + 1,
+        failures=0,
+        barren=0,
+        open=None,
+        closed_round=opened.round,
+    )
+
+
 def _node_of(entry: LedgerEntry, rank: int) -> str | None:
     if rank == 0:
         return entry.node

@@ -1,4 +1,4 @@
-"""What the pricing service decides: one book a round, the same however often it is asked, and who hears of it.
+"""What the pricing service decides: one book a revision of a round, the same however often it is asked, and who hears.
 
 It keeps nothing but the newest book. A quote of an older round is answered from the newest; the book says its round.
 """
@@ -27,6 +27,7 @@ class QuoteAsked:
     nodes: tuple[NodeView, ...]
     jobs: tuple[JobView, ...]
     horizon: int | None = None
+    revision: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,10 +73,11 @@ Command = Store | Reply | Announce
 
 
 class PriceMachine:
-    """Quotes each round once and keeps the newest book."""
+    """Quotes each revision of a round once and keeps the newest book. After a restart it has the first revision."""
 
     def __init__(self) -> None:
         self._book: PriceBook | None = None
+        self._revision = 0
 
     @property
     def book(self) -> PriceBook | None:
@@ -97,8 +99,9 @@ class PriceMachine:
                 assert_never(event)
 
     def _quote(self, event: QuoteAsked) -> list[Command]:
-        if self._book is not None and event.round <= self._book.round:
+        if self._book is not None and (event.round, event.revision) <= (self._book.round, self._revision):
             return [Reply(self._book)]
+        self._revision = event.revision
         book = price_book(event.round, event.nodes, event.jobs, event.round_s, event.horizon, event.now_s)
         return [*self._keep(book, before=Reply(book))]
 

@@ -62,9 +62,12 @@ class NodeHeard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quoted:
+    """``revision`` is that of the question, here and below."""
+
     at: float
     round: int
     book: PriceBook
+    revision: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +75,7 @@ class QuoteFailed:
     at: float
     round: int
     reason: str
+    revision: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +83,7 @@ class Planned:
     at: float
     plan: RoundPlan
     memory: dict[str, Any]
+    revision: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +176,7 @@ class MakePlan:
     policy: str
     snapshot: Snapshot
     memory: dict[str, Any]
+    revision: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

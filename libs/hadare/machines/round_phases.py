@@ -10,8 +10,7 @@ from hadare.machines.cluster import Costs
 
 class Phase(StrEnum):
     IDLE = "idle"
-    PRICING = "pricing"
-    PLACING = "placing"
+    PLANNING = "planning"
     STORING = "storing"
     OPENING = "opening"
     RUNNING = "running"

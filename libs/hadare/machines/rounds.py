@@ -2,7 +2,7 @@
 
 The way of a round, each phase waiting for one answer:
 
-    idle -> pricing -> placing -> storing -> opening -> running -> closing -> settling -> idle
+    idle -> planning -> storing -> opening -> running -> closing -> settling -> idle
 
 Rules of this file: nothing is granted that is not stored; a new round begins only when the last one is closed; an
 answer that belongs to another round or phase is ignored. A round is over when progress, the tracker's record, shows
@@ -24,11 +24,12 @@ from hadare.machines.round_leasing import Leasing
 from hadare.machines.round_length import length_of
 from hadare.machines.round_pages import leases_by_node, pages_of, taken_by
 from hadare.machines.round_phases import Pace, Phase, RoundSettings
+from hadare.machines.round_planning import Planning, Wish
 from hadare.model.devices import NodeState, NodeStatus
 from hadare.model.events import Event
 from hadare.model.leases import Lease
-from hadare.model.plans import Gang, PriceBook, RoundPlan, Snapshot
-from hadare.model.rounds import AllocatorMemory, CloseRequest, OpenRequest, QuoteRequest, RoundHead
+from hadare.model.plans import Gang, PriceBook, RoundPlan
+from hadare.model.rounds import AllocatorMemory, CloseRequest, OpenRequest, RoundHead
 from hadare.scheduling.policies import default_utility, policy_of
 
 
@@ -37,9 +38,10 @@ class RoundMachine:
 
     def __init__(self, settings: RoundSettings, times: NodeTimes | None = None) -> None:
         self._settings = settings
-        self._utility = settings.utility or default_utility(policy_of(settings.policy))
         self.cluster = ClusterView(settings.costs)
         self.nodes = NodeMachine(times)
+        utility = settings.utility or default_utility(policy_of(settings.policy))
+        self._planning = Planning(settings, utility, self.cluster, self.nodes)
         self.phase = Phase.IDLE
         self._head = RoundHead(
             round=0,
@@ -54,7 +56,6 @@ class RoundMachine:
         self._opening = OpenRequest(round=0, epoch=settings.epoch, round_s=settings.round_s, jobs=())
         self._placed: dict[str, tuple[Gang, ...]] = {}
         """Where each job was placed last, by its whole gangs."""
-        self._book: PriceBook | None = None
         self._clock_start = 0.0
         self._wake_at = 0.0
         self._changed = True
@@ -76,7 +77,7 @@ class RoundMachine:
         """The machine as it was. An open round is taken up where it stands."""
         self.nodes.recover(statuses)
         self._clock_start = at
-        self._book = book
+        self._planning.book = book
         if head is None:
             return []
         self._clock_start = at - head.clock_s
@@ -100,11 +101,12 @@ class RoundMachine:
             case ev.JobSeen() | ev.ProgressSeen() | ev.NodeRegistered() | ev.NodeWished() | ev.NodeHeard():
                 return self._see(event)
             case ev.Quoted():
-                return self._quoted(event)
+                return self._planning.quoted(event)
             case ev.QuoteFailed():
                 return self._quote_failed(event)
             case ev.Planned():
-                return self._planned(event)
+                self._planning.planned(event)
+                return self._place(event.at)
             case ev.RoundStored():
                 return self._stored(event)
             case ev.Opened():
@@ -144,7 +146,8 @@ class RoundMachine:
                 note(self.cluster.progress, event.job_id, event.progress)
                 self.nodes.heed(event.progress)
                 self._changed = True
-                return [*self._leasing.look_at(event.progress, event.at), *self._settle(event.job_id, event.at)]
+                leasing = self._leasing.look_at(event.progress, event.at)
+                return [*leasing, *self._settle(event.job_id, event.at), *self._foresee(event.at)]
             case ev.NodeRegistered():
                 return self._node_registered(event)
             case ev.NodeWished():
@@ -200,7 +203,7 @@ class RoundMachine:
             case Phase.SETTLING:
                 late = [ev.Warn(what="a round goes on without jobs whose version is not ready", data=self._name())]
                 return [*late, *self._finish(at)]
-            case Phase.PRICING | Phase.PLACING | Phase.STORING:
+            case Phase.PLANNING | Phase.STORING:
                 return []
             case _:
                 assert_never(self.phase)
@@ -210,25 +213,26 @@ class RoundMachine:
         active = self.cluster.active()
         if not active or not (self._placeable() or self._changed):
             return self._tidy(at)
-        now = self.clock_s(at)
-        arrivals = {job_id: self._memory.arrivals.get(job_id, now) for job_id in active}
-        self._memory = replace(self._memory, arrivals=arrivals)
         self._changed = False
-        self.phase = Phase.PRICING
+        self.phase = Phase.PLANNING
         self._head = replace(self._head, round=self._head.round + 1, epoch=self._settings.epoch)
-        self.cluster.round = self._head.round
-        return [
-            ev.AskPrices(
-                request=QuoteRequest(
-                    round=self._head.round,
-                    epoch=self._settings.epoch,
-                    round_s=self._settings.round_s,
-                    now_s=now,
-                    arrivals=arrivals,
-                    utility=self._utility,
-                )
-            )
-        ]
+        wish = self._wish(at)
+        self._memory = replace(self._memory, arrivals=wish.arrivals)
+        return [*self._planning.want(wish), *self._place(at)]
+
+    def _wish(self, at: float, *, ahead: bool = False) -> Wish:
+        now, known = self.clock_s(at), self._memory.arrivals
+        arrivals = {job_id: known.get(job_id, now) for job_id in self.cluster.active()}
+        return Wish(self._head.round + ahead, now, arrivals, self._placed, self._memory.memory, ahead)
+
+    def _foresee(self, at: float) -> list[ev.RoundCommand]:
+        """Prices and plans the next round while the versions of this one are made."""
+        running = self.phase in (Phase.RUNNING, Phase.CLOSING, Phase.SETTLING)
+        if not running or not self._unclosed or self._planning.asked_for(self._head.round + 1):
+            return []
+        if not all(self.cluster.is_being_made(job_id, self._head.round) for job_id in self._unclosed):
+            return []
+        return self._planning.want(self._wish(at, ahead=True))
 
     def _tidy(self, at: float) -> list[ev.RoundCommand]:
         """Asks for the end of past rounds in which a job is still open: no later round may ever come to do so."""
@@ -242,18 +246,12 @@ class RoundMachine:
         ready = any(status.state is NodeState.READY for status in self.nodes.statuses.values())
         return ready and self.cluster.placeable()
 
-    def _quoted(self, event: ev.Quoted) -> list[ev.RoundCommand]:
-        if self.phase is not Phase.PRICING or event.round != self._head.round:
-            return []
-        self._book = event.book
-        return self._place(event.at)
-
     def _quote_failed(self, event: ev.QuoteFailed) -> list[ev.RoundCommand]:
-        if self.phase is not Phase.PRICING or event.round != self._head.round:
+        commands = self._planning.quote_failed(event)
+        if commands is not None:
+            return commands
+        if self.phase is not Phase.PLANNING:
             return []
-        if self._book is not None:
-            stale = ev.Warn(what="pricing did not answer; the last prices are used", data={"reason": event.reason})
-            return [stale, *self._place(event.at)]
         self.phase = Phase.IDLE
         self._head = replace(self._head, round=self._head.round - 1)
         self._changed = True
@@ -261,42 +259,32 @@ class RoundMachine:
         return [ev.Warn(what="no prices yet, the round waits", data={"reason": event.reason})]
 
     def _place(self, at: float) -> list[ev.RoundCommand]:
-        assert self._book is not None
-        self.phase = Phase.PLACING
-        snapshot = Snapshot(
-            round=self._head.round,
-            epoch=self._settings.epoch,
-            now_s=self.clock_s(at),
-            round_s=self._settings.round_s,
-            nodes=self.cluster.nodes(self.nodes.statuses),
-            jobs=self.cluster.jobs(self._memory.arrivals, self._placed, self._utility),
-            prices=self._book,
-            may_end_early=self._settings.boundary_s is not None,
-        )
-        return [ev.MakePlan(policy=self._settings.policy, snapshot=snapshot, memory=self._memory.memory)]
-
-    def _planned(self, event: ev.Planned) -> list[ev.RoundCommand]:
-        plan, settings = event.plan, self._settings
-        if self.phase is not Phase.PLACING or plan.round != self._head.round:
+        """Goes on with the round's plan as soon as there is one that counts."""
+        if self.phase is not Phase.PLANNING:
             return []
+        made = self._planning.made_for(self._wish(at))
+        return self._store(made, at) if isinstance(made, ev.Planned) else made
+
+    def _store(self, made: ev.Planned, at: float) -> list[ev.RoundCommand]:
+        plan, settings = made.plan, self._settings
         plan = self._still_possible(plan)
         length = length_of(plan, self.cluster.progress, settings)
-        made = dispatch(plan, self.cluster, self._leases, length)
-        plan, self._leases, self._opening = made.plan, made.leases, made.opening
+        bound = dispatch(plan, self.cluster, self._leases, length)
+        plan, self._leases, self._opening = bound.plan, bound.leases, bound.opening
         self._placed = gangs_of(plan, self._leases)
         pages = pages_of(plan)
         self._head = RoundHead(
             round=plan.round,
             epoch=plan.epoch,
             state="open" if self._leases else "closed",
-            clock_s=self.clock_s(event.at),
+            clock_s=self.clock_s(at),
             round_s=length,
             policy=settings.policy,
             forks=len(plan.forks),
             waiting=sum(decision.code != "chosen" for decision in plan.decisions),
             pages=len(pages),
         )
-        self._memory = replace(self._memory, round=plan.round, policy=settings.policy, memory=event.memory)
+        self._memory = replace(self._memory, round=plan.round, policy=settings.policy, memory=made.memory)
         self.phase = Phase.STORING
         return [
             ev.StoreRound(
@@ -367,7 +355,11 @@ class RoundMachine:
         self._wake_at = at + max(pause_s, self._pace.round_ended())
         self._changed = True
         self._head = replace(self._head, state="closed", clock_s=self.clock_s(at))
-        return [ev.StoreHead(head=self._head), self._record("closed"), *self._tick(at)]
+        ended: list[ev.RoundCommand] = [ev.StoreHead(head=self._head), self._record("closed")]
+        going_on = self._tick(at)
+        if self.phase is Phase.IDLE:
+            self._planning.drop()  # the next round does not follow at once
+        return [*ended, *going_on]
 
     def _retry(self, round_number: int, phase: Phase, at: float, what: str, reason: str) -> list[ev.RoundCommand]:
         if self.phase is not phase or round_number != self._head.round:

@@ -136,6 +136,7 @@ class QuoteRequest:
     """Asks pricing for the price curves of a round. ``arrivals`` and ``now_s`` are on the cluster clock.
 
     ``utility`` is that of the jobs that name none: it comes with the policy, which pricing does not know.
+    ``revision``: how often the round has been priced before, of a cluster that has changed since.
     """
 
     round: Count
@@ -144,6 +145,7 @@ class QuoteRequest:
     now_s: float = 0.0
     arrivals: dict[str, float] = field(default_factory=dict)
     utility: str = "throughput"
+    revision: Count = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

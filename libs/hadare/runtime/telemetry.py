@@ -154,6 +154,19 @@ def span(
         yield current
 
 
+class Root:
+    """The first span of a new trace, which is no task's current one: ``traceparent`` is its context, '' if none."""
+
+    def __init__(self, name: str, attributes: Attributes) -> None:
+        tracer = _active.tracer
+        self._span = tracer.start_span(name, context=otel_context.Context(), attributes=attributes) if tracer else None
+        self.traceparent = _render(self._span.get_span_context()) if self._span is not None else ""
+
+    def end(self) -> None:
+        if self._span is not None:
+            self._span.end()
+
+
 @contextmanager
 def continued(parent: str) -> Iterator[None]:
     """Makes a remote context the current one, without a span of its own. '' changes nothing."""

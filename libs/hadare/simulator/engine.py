@@ -303,10 +303,11 @@ class Simulation:
             round_s=request.round_s,
             nodes=cluster.nodes(self._machine.nodes.statuses),
             jobs=cluster.bidders(request.arrivals, request.utility),
+            revision=request.revision,
         )
         for answer in self._pricing.handle(event):
             if isinstance(answer, prices.Reply):
-                self._send(Quoted(at=self._now, round=request.round, book=answer.book))
+                self._send(Quoted(at=self._now, round=request.round, book=answer.book, revision=request.revision))
 
     def _make_plan(self, command: MakePlan) -> None:
         snapshot = self._book.with_costs(command.snapshot)
@@ -316,7 +317,7 @@ class Simulation:
         self._plan = plan
         if self._seen is not None:
             self._seen(plan)
-        self._send(Planned(at=self._now, plan=plan, memory=memory))
+        self._send(Planned(at=self._now, plan=plan, memory=memory, revision=command.revision))
 
     def _start(self, leases: Sequence[Lease]) -> None:
         bound = self._slots.bind(self._plan.forks, leases)

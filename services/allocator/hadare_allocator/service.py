@@ -140,9 +140,10 @@ class Allocator:
                     await self._leadership.sure()
                     for command in self._machine.handle(event):
                         await self._leadership.sure()
-                        await self._perform(command)
+                        with self._trace.current():
+                            await self._perform(command)
             finally:
-                self._trace.end()  # in the task that began it, else its context is not this one's to leave
+                self._trace.end_all()
                 await listening.stop()
 
     # --- what arrives ---
@@ -224,7 +225,7 @@ class Allocator:
             case StoreRound():
                 await self._store_round(command)
             case StoreHead():
-                self._trace.end()
+                self._trace.end(command.head.round)
                 self._begin(self._store_head(command.head))
             case StoreNodeStatus(status=status):
                 await self._node_states.write(status.node, status)
@@ -258,26 +259,27 @@ class Allocator:
     async def _ask_prices(self, command: AskPrices) -> None:
         request = command.request
         try:
-            with self._trace.step("price"):
+            with self._trace.step("price", request.round):
                 book = await self._bus.ask(subjects.QUOTE, request, timeout_s=_ASK_TIMEOUT_S)
         except (Unavailable, Rejected) as error:
-            self._inbox.put_nowait(QuoteFailed(at=self._now(), round=request.round, reason=str(error)))
+            failed = QuoteFailed(at=self._now(), round=request.round, reason=str(error), revision=request.revision)
+            self._inbox.put_nowait(failed)
             return
-        self._inbox.put_nowait(Quoted(at=self._now(), round=request.round, book=book))
+        self._inbox.put_nowait(Quoted(at=self._now(), round=request.round, book=book, revision=request.revision))
 
     async def _make_plan(self, command: MakePlan) -> None:
         policy, snapshot = policy_of(command.policy), command.snapshot
         started = self._now()
-        with self._trace.step("place", jobs=len(snapshot.jobs), nodes=len(snapshot.nodes)):
+        with self._trace.step("place", snapshot.round, jobs=len(snapshot.jobs), nodes=len(snapshot.nodes)):
             if len(snapshot.jobs) < _LARGE:
                 plan, memory = plan_round(policy, snapshot, command.memory)
             else:
                 plan, memory = await asyncio.to_thread(plan_round, policy, snapshot, command.memory)
         log.debug("planned", round=plan.round, forks=len(plan.forks), seconds=round(self._now() - started, 4))
-        self._inbox.put_nowait(Planned(at=self._now(), plan=plan, memory=memory))
+        self._inbox.put_nowait(Planned(at=self._now(), plan=plan, memory=memory, revision=command.revision))
 
     async def _store_round(self, command: StoreRound) -> None:
-        with self._trace.step("store", pages=len(command.pages)):
+        with self._trace.step("store", command.head.round, pages=len(command.pages)):
             # The head makes the rest valid, so it comes last; what it names may land in any order.
             await all_of(
                 *(self._leases.write(leases.node, leases) for leases in command.leases),
@@ -285,7 +287,9 @@ class Allocator:
                 self._memory.write("", command.memory),
             )
             await self._store_head(command.head)
-        self._trace.place(command.leases)
+        self._trace.place(command.head.round, command.leases)
+        if command.head.state == "closed":
+            self._trace.end(command.head.round)  # nothing could be placed
         self._inbox.put_nowait(RoundStored(at=self._now(), round=command.head.round))
         if command.forget_round > 0:
             self._begin(self._forget(command.forget_round))
@@ -308,7 +312,7 @@ class Allocator:
     async def _ask_open(self, command: AskOpen) -> None:
         request = command.request
         try:
-            with self._trace.step("open", jobs=len(request.jobs)):
+            with self._trace.step("open", request.round, jobs=len(request.jobs)):
                 answer = await self._ask_tracker(subjects.OPEN_ROUND, request)
         except (Unavailable, Rejected) as error:
             self._end_if_fenced(error)
@@ -323,7 +327,7 @@ class Allocator:
             "hadare.round": lease.key.round,
             "hadare.fork": lease.key.fork,
         }
-        links = self._trace.links()
+        links = self._trace.links(lease.key.round)
         try:
             with span("grant lease", parent=lease.traceparent, links=links, attributes=data):
                 answer = await self._bus.ask(subjects.GRANT, lease, timeout_s=_ASK_TIMEOUT_S, node=lease.node)
@@ -360,7 +364,7 @@ class Allocator:
     async def _ask_close(self, command: AskClose) -> None:
         request = command.request
         try:
-            with self._trace.step("close"):
+            with self._trace.step("close", request.round):
                 answer = await self._ask_tracker(subjects.CLOSE_ROUND, request)
         except (Unavailable, Rejected) as error:
             self._end_if_fenced(error)

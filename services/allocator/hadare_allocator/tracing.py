@@ -3,44 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager
 
 from hadare.model.rounds import NodeLeases
-from hadare.runtime.telemetry import span, traceparent
+from hadare.runtime.telemetry import Root, continued, span
 
 
 class RoundTrace:
-    """Holds the root span of the running round open; the steps, in tasks of their own, are its children."""
+    """Holds the root spans of the rounds that are under way; the steps, in tasks of their own, are their children.
+
+    There may be two: the next round is priced and planned before the last one has ended.
+    """
 
     def __init__(self) -> None:
-        self._open = ExitStack()
-        self._root = ""
-        self._round = 0
+        self._roots: dict[int, Root] = {}
 
     def begin(self, round_number: int) -> None:
-        """Starts the round's trace, in the task that will end it."""
-        self.end()
-        self._round = round_number
-        self._open.enter_context(span("round", attributes={"hadare.round": round_number}))
-        self._root = traceparent()
+        if round_number not in self._roots:
+            self._roots[round_number] = Root("round", {"hadare.round": round_number})
 
-    def end(self) -> None:
-        self._open.close()
-        self._root = ""
+    def end(self, round_number: int) -> None:
+        """Of this round, and of those before it: an order to end may have been lost with an earlier life."""
+        for number in [number for number in self._roots if number <= round_number]:
+            self._roots.pop(number).end()
 
-    def step(self, name: str, **data: int) -> AbstractContextManager[object]:
+    def end_all(self) -> None:
+        self.end(max(self._roots, default=0))
+
+    def current(self) -> AbstractContextManager[None]:
+        """What is done in the block belongs to the oldest round that is under way."""
+        return continued(self._parent(min(self._roots, default=0)))
+
+    def step(self, name: str, round_number: int, **data: int) -> AbstractContextManager[object]:
         attributes = {f"hadare.{key}": value for key, value in data.items()}
-        return span(name, parent=self._root, attributes={"hadare.round": self._round, **attributes})
+        parent = self._parent(round_number)
+        return span(name, parent=parent, attributes={"hadare.round": round_number, **attributes})
 
-    def place(self, leases: Iterable[NodeLeases]) -> None:
+    def place(self, round_number: int, leases: Iterable[NodeLeases]) -> None:
         """A span in every placed job's own trace, linked to the round's, and one in the round's linked to theirs."""
         jobs = {lease.key.job_id: lease.traceparent for node in leases for lease in node.leases}
         for job_id, parent in sorted(jobs.items()):
-            attributes: dict[str, str | int] = {"hadare.job": job_id, "hadare.round": self._round}
-            with span("place job", parent=parent, links=self.links(), attributes=attributes):
+            attributes: dict[str, str | int] = {"hadare.job": job_id, "hadare.round": round_number}
+            with span("place job", parent=parent, links=self.links(round_number), attributes=attributes):
                 pass
-        with span("dispatch", parent=self._root, links=[parent for parent in jobs.values() if parent]):
+        with span("dispatch", parent=self._parent(round_number), links=[parent for parent in jobs.values() if parent]):
             pass
 
-    def links(self) -> Sequence[str]:
-        return [self._root] if self._root else []
+    def links(self, round_number: int) -> Sequence[str]:
+        root = self._parent(round_number)
+        return [root] if root else []
+
+    def _parent(self, round_number: int) -> str:
+        root = self._roots.get(round_number)
+        return root.traceparent if root is not None else ""

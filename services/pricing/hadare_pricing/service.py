@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import structlog
 
+from hadare import __version__
 from hadare.machines import prices
 from hadare.machines.cluster import ClusterView
 from hadare.machines.prices import PriceMachine, QuoteAsked, Recovered
@@ -57,7 +58,7 @@ class Pricing:
             for caught_up in self._caught_up:
                 await caught_up.wait()
             serving = await self._bus.serve(
-                Identity("hadare-pricing", "0.1.0", "dual prices of every node and device type"),
+                Identity("hadare-pricing", __version__, "dual prices of every node and device type"),
                 [
                     Route(subjects.QUOTE, self._on_quote, concurrency=1),
                     Route(subjects.TAKEN, self._on_taken, concurrency=1),
@@ -94,6 +95,7 @@ class Pricing:
             nodes=self._cluster.nodes(self._states),
             jobs=self._cluster.bidders(request.arrivals, request.utility),
             horizon=self._horizon,
+            revision=request.revision,
         )
         book = await self._perform(self._machine.handle(event))
         if book is None:

@@ -5,8 +5,12 @@ from hadare.machines.prices import Announce, Command, PriceMachine, QuoteAsked, 
 from hadare.model.plans import GangMember, JobView, NodeView, PriceBook
 
 
-def quote(number: int, jobs: tuple[JobView, ...] = (), nodes: tuple[NodeView, ...] = FIVE_UNEQUAL) -> QuoteAsked:
-    return QuoteAsked(at=0.0, round=number, now_s=0.0, round_s=360.0, nodes=nodes, jobs=jobs or (a_job(),))
+def quote(
+    number: int, jobs: tuple[JobView, ...] = (), nodes: tuple[NodeView, ...] = FIVE_UNEQUAL, revision: int = 0
+) -> QuoteAsked:
+    return QuoteAsked(
+        at=0.0, round=number, now_s=0.0, round_s=360.0, nodes=nodes, jobs=jobs or (a_job(),), revision=revision
+    )
 
 
 def reply(commands: list[Command]) -> PriceBook:
@@ -24,6 +28,21 @@ def test_the_same_round_gets_the_same_book_whatever_came_since() -> None:
     first = reply(machine.handle(quote(1)))
     again = machine.handle(quote(1, jobs=(a_job("b", priority=9.0),)))
     assert again == [Reply(first)]
+
+
+def test_a_cluster_that_has_changed_since_is_priced_anew_once() -> None:
+    machine = PriceMachine()
+    machine.handle(quote(1))
+    grown = quote(1, nodes=(*FIVE_UNEQUAL, a_node("n9", V100=1)), revision=1)
+    anew = machine.handle(grown)
+    assert "n9" in {curve.node for curve in reply(anew).curves}
+    assert machine.handle(grown) == machine.handle(quote(1)) == [Reply(reply(anew))]
+
+
+def test_the_first_revision_of_the_next_round_is_newer_than_any_of_the_last() -> None:
+    machine = PriceMachine()
+    machine.handle(quote(1, revision=3))
+    assert reply(machine.handle(quote(2))).round == 2
 
 
 def test_an_older_round_is_answered_from_the_newest() -> None:
