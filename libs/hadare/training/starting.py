@@ -10,13 +10,28 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from hadare.model.leases import Failure
+from hadare.training.task import WorkloadError
 from hadare.training.tensorfile import Reader, WeightsError
 from hadare.training.weights import load_state, read_meta
 
 
-@torch.no_grad()
+class BadStart(WorkloadError, WeightsError):
+    """The weights are not this model's: the job's own fault, wherever it is tried."""
+
+
 def start_model(path: Path, model: nn.Module) -> None:
-    """Puts the file's weights into the model. Raises ``WeightsError`` saying what does not fit."""
+    """Puts the file's weights into the model. Raises ``BadStart`` saying what does not fit."""
+    try:
+        _start_model(path, model)
+    except WeightsError as error:
+        # The file is named by its hash here, which tells its sender nothing.
+        message = f"start_from: {str(error).replace(path.name, 'the file')}"
+        raise BadStart(Failure(kind="exception", message=message[:4096])) from error
+
+
+@torch.no_grad()
+def _start_model(path: Path, model: nn.Module) -> None:
     reader = Reader(path)
     if read_meta(reader).spec:
         load_state(path, model, None)

@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from hadare.training.exporting import diff, export, state_dict_of
+from hadare.training.forkchild import failure_of
 from hadare.training.starting import start_model
 from hadare.training.tensorfile import WeightsError
 from hadare.training.weights import save_state
@@ -122,3 +123,14 @@ def test_integers_and_buffers_are_part_of_a_state_dict(tmp_path: Path) -> None:
     state = state_dict_of(a_version(tmp_path, Tied(1)))
     assert state["norm.num_batches_tracked"].dtype == torch.int64
     assert set(state) == set(Tied(2).state_dict())
+
+
+def test_weights_that_are_not_the_models_are_the_jobs_own_fault_and_not_called_by_their_hash(tmp_path: Path) -> None:
+    junk = tmp_path / "0a1b2c.safetensors"
+    for content in (b"", b"\xff" * 100):
+        junk.write_bytes(content)
+        with pytest.raises(WeightsError) as raised:
+            start_model(junk, Tied(1))
+        failure = failure_of(raised.value)
+        assert (failure.kind, failure.node_specific) == ("exception", False)
+        assert failure.message.startswith("start_from: the file is not a weights file")
