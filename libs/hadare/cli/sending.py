@@ -37,7 +37,7 @@ class Local:
         """Sends what has to be sent; the job file in the cluster's words."""
         spec = dict(self.job.spec)
         if self.code is not None:
-            spec["code"] = await client.send_code(self.code)
+            spec["code"] = await client.send_code(self.code, but=Path(self.job.name))
         if self.weights is not None:
             spec["start_from"] = await client.send_weights(self.weights)
         return replace(self.job, spec=spec)
@@ -57,7 +57,7 @@ def localise(job: JobFile, code: Path | None = None, start_from: str | None = No
         code = base / named
     if code is not None:
         spec.pop("code", None)
-        list(bundles.files_of(code))
+        list(bundles.files_of(code, but=Path(job.name)))
     weights = _weights(spec.get("start_from"), Path() if start_from is not None else base)
     if weights is not None:
         spec.pop("start_from")

@@ -139,12 +139,13 @@ class HadareClient:
 
     # What a job brings along
 
-    async def send_code(self, folder: Path) -> str:
+    async def send_code(self, folder: Path, but: Path | None = None) -> str:
         """Sends a folder as a code bundle, unless the cluster has it; what a spec's ``code`` is then.
 
-        Raises ``Rejected`` (400, 413) naming what cannot be sent.
+        ``but``: a file in it that is not sent, such as a job file, which may hold secrets. Raises ``Rejected``
+        (400, 413) naming what cannot be sent.
         """
-        bundle = await asyncio.to_thread(bundles.pack, folder)
+        bundle = await asyncio.to_thread(bundles.pack, folder, but)
         with tempfile.TemporaryDirectory(prefix="hadare-") as scratch:
             path = Path(scratch) / "bundle.tar"
             await asyncio.to_thread(path.write_bytes, bundle.data)

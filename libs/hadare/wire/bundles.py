@@ -40,9 +40,9 @@ class Bundle:
     files: int
 
 
-def pack(folder: Path) -> Bundle:
-    """The folder as a bundle. Raises ``Rejected`` (400, 413) naming what cannot be sent."""
-    found = list(files_of(folder))
+def pack(folder: Path, but: Path | None = None) -> Bundle:
+    """The folder as a bundle, without the file ``but``. Raises ``Rejected`` (400, 413) naming what cannot be sent."""
+    found = list(files_of(folder, but))
     if not found:
         raise Rejected(400, f"{folder} holds no files to send")
     target = io.BytesIO()
@@ -55,13 +55,16 @@ def pack(folder: Path) -> Bundle:
     return Bundle(hashlib.sha256(data).hexdigest(), data, len(found))
 
 
-def files_of(folder: Path) -> Iterator[tuple[Path, str]]:
-    """What would be sent, by name: (file, name in the bundle). Raises ``Rejected`` (400, 413)."""
+def files_of(folder: Path, but: Path | None = None) -> Iterator[tuple[Path, str]]:
+    """What ``pack`` would send, by name: (file, name in the bundle). Raises ``Rejected`` (400, 413)."""
     if not folder.is_dir():
         raise Rejected(400, f"there is no folder {folder}")
     patterns = _patterns(folder)
+    left_out = but.resolve() if but is not None else None
     count = size = 0
     for path, name in _walk(folder, PurePosixPath(), patterns):
+        if path.resolve() == left_out:
+            continue
         count, size = count + 1, size + path.stat().st_size
         if count > MAX_FILES:
             raise Rejected(413, f"{folder} holds more than {MAX_FILES} files; list what is not code in {IGNORE_FILE}")

@@ -43,6 +43,15 @@ def test_code_in_a_job_file_is_relative_to_the_file(cli: Cli) -> None:
     assert spec_of(cli, job["job_id"]).code == bundles.pack(folder).sha256
 
 
+def test_a_job_file_in_its_own_folder_is_not_sent_with_the_code(cli: Cli) -> None:
+    """Its `env` may hold secrets, which nobody but the job's forks should read."""
+    folder = code_in(cli.folder / "src")
+    without = bundles.pack(folder).sha256
+    job = cli.json("submit", cli.file(JOB + "code: .\nenv: {TOKEN: secret}\n", name="src/job.yaml"))
+    assert spec_of(cli, job["job_id"]).code == without
+    assert bundles.pack(folder).sha256 != without
+
+
 def test_a_folder_that_is_not_there_is_refused_before_any_cluster_is_asked(cli: Cli) -> None:
     result = cli("submit", cli.file(JOB + "code: nowhere\n"))
     assert result.exit_code == 2
