@@ -97,8 +97,8 @@ class NatsObjects:
             raise Rejected(404, f"object '{ref.name}' has {meta.get('size')} bytes, not {ref.bytes}")
         part = await asyncio.to_thread(Part, ref, path)
         with part:
-            await self._download(meta, part)
-            await asyncio.to_thread(part.finish)
+            rest = await self._download(meta, part)
+            await asyncio.to_thread(part.finish, rest)
 
     async def delete(self, name: str) -> None:
         meta = await self._described(name)
@@ -270,11 +270,12 @@ class NatsObjects:
             headers={"Nats-Rollup": "sub"},
         )
 
-    async def _download(self, meta: dict[str, Any], part: Part) -> None:
-        """From where the part ends, if it is of the same upload."""
-        if part.mark.get("nuid") != meta["nuid"]:
+    async def _download(self, meta: dict[str, Any], part: Part) -> list[bytes]:
+        """From where the part ends, if it is of the same upload; gives the last chunks back."""
+        if part.done and part.mark.get("nuid") != meta["nuid"]:
             await asyncio.to_thread(part.restart)
-        after, left = int(part.mark.get("last", 0)), int(meta["chunks"]) - int(part.mark.get("chunks", 0))
+        known = part.mark if part.done else {}
+        after, left = int(known.get("last", 0)), int(meta["chunks"]) - int(known.get("chunks", 0))
         size, held = part.done, list[Stored]()
         subject = self._chunk_subject(meta["nuid"])
         loop = asyncio.get_running_loop()
@@ -289,7 +290,7 @@ class NatsObjects:
                     left, size, progress = left - 1, size + len(chunk.data), loop.time()
                     if size > int(meta["size"]):
                         raise Rejected(404, f"object '{meta['name']}' is longer than it says")
-                    if len(held) == IN_FLIGHT or not left:
+                    if len(held) == IN_FLIGHT and left:
                         mark = {"nuid": meta["nuid"], "last": chunk.sequence, "chunks": int(meta["chunks"]) - left}
                         await asyncio.to_thread(part.append, [one.data for one in held], mark)
                         held = []
@@ -298,6 +299,7 @@ class NatsObjects:
                     raise Rejected(404, f"object '{meta['name']}' was deleted while it was read")
                 elif loop.time() - progress > STALL_S:
                     raise Unavailable(f"object '{meta['name']}' has lost {left} chunks")
+        return [one.data for one in held]
 
     async def _described(self, name: str) -> dict[str, Any] | None:
         stored = await last_of(self._link, self._stream, self._meta_subject(name))

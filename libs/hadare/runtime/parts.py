@@ -55,21 +55,26 @@ class Part:
 
     def append(self, chunks: Sequence[bytes], mark: Mapping[str, Any] | None = None) -> None:
         """``mark`` is what an attempt after this one needs to know to go on behind these chunks."""
+        self._write(chunks)
+        if self._marks is not None:
+            self._file.flush()
+            self._marks.write_text(json.dumps({"done": self.done, "mark": dict(mark or {})}))
+
+    def _write(self, chunks: Sequence[bytes]) -> None:
         for chunk in chunks:
             self._file.write(chunk)
             self._digest.update(chunk)
             self.done += len(chunk)
-        if self._marks is not None:
-            self._file.flush()
-            self._marks.write_text(json.dumps({"done": self.done, "mark": dict(mark or {})}))
 
     def restart(self) -> None:
         self._file.seek(0)
         self._file.truncate()
         self.done, self.mark, self._digest = 0, {}, hashlib.sha256()
 
-    def finish(self) -> None:
-        """Moves the whole file to its place. Raises ``Rejected`` (404) if it is not what was announced."""
+    def finish(self, chunks: Sequence[bytes] = ()) -> None:
+        """Adds the last chunks and moves the whole file to its place. Raises ``Rejected`` (404) if it is not what was
+        announced."""
+        self._write(chunks)
         if self._digest.hexdigest() != self._ref.sha256:
             raise Rejected(404, f"object '{self._ref.name}' does not have the content that it should have")
         # Not forced to disk, which can cost more than the transfer: whoever finds a file after a crash hashes it.

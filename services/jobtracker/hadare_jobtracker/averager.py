@@ -21,7 +21,7 @@ from hadare.training import patches
 from hadare.training.patches import PatchError
 
 if TYPE_CHECKING:
-    from hadare.training.averaging import Consolidation
+    from hadare.training.averaging import Accepted, Consolidation
 
 
 log = structlog.get_logger("hadare.jobtracker")
@@ -40,6 +40,14 @@ class _Coming:
 
     task: asyncio.Task[None]
     bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """What became of a round's forks, by candidate; ``changes``: a patch that makes the only one of its base."""
+
+    candidates: Mapping[str, tuple[Path, Consolidation]]
+    changes: Path | None = None
 
 
 class Averager(Protocol):
@@ -119,56 +127,23 @@ class WeightsAverager:
         self._at_work.pop(job_id, None)
 
     async def _consolidate(self, task: Consolidate, folder: Path, round_folder: Path) -> Consolidated:
-        from hadare.training.averaging import (
-            ForkFile,
-            Options,
-            consolidate,
-            consolidate_candidates,
-        )  # torch, on first use
-
         base = await self._base(task.base, folder)
         paths = [_fork_path(round_folder, fork.fork, fork.object) for fork in task.forks]
         await asyncio.gather(
             *(self._come(task.job_id, path, fork.object) for fork, path in zip(task.forks, paths, strict=True))
         )
-        await asyncio.to_thread(_make_whole, paths, base, task.base.sha256)
-        files = [
-            ForkFile(fork=fork.fork, path=path, steps=fork.steps, attempt=fork.attempt, sha256=fork.object.sha256)
-            for fork, path in zip(task.forks, paths, strict=True)
-        ]
-        options = Options(
-            outer=outer_of(task.how),
-            ema_half_life=task.how.ema_half_life,
-            max_norm_ratio=task.how.max_norm_ratio,
-            base_sha256=task.base.sha256,
-        )
-        if task.how.guard is None:
-            out = round_folder / "version.safetensors"
-            made = {AVERAGE: (out, await asyncio.to_thread(consolidate, base, files, out, options))}
-        else:
-            made = await asyncio.to_thread(consolidate_candidates, base, files, round_folder, options)
-        done = made[AVERAGE][1]
-        alone = done.accepted and len(made) == 1
-        changes = await asyncio.to_thread(_changes, made[AVERAGE][0], base, task.base.sha256) if alone else None
-        candidates = await self._store(task, made, folder) if done.accepted else {}
+        made = await asyncio.to_thread(_make, task, base, paths, round_folder)
+        done = made.candidates[AVERAGE][1]
+        candidates = await self._store(task, made.candidates, folder) if done.accepted else {}
         return Consolidated(
             at=0.0,
             job_id=task.job_id,
             round=task.round,
             weights=candidates[AVERAGE].weights if candidates else None,
-            kept=tuple(
-                ForkKept(
-                    fork=f.fork,
-                    weight=f.weight,
-                    delta_norm=f.delta_norm,
-                    agreement=f.agreement,
-                    transport_error=f.transport_error,
-                )
-                for f in done.accepted
-            ),
+            kept=tuple(_kept(fork) for fork in done.accepted),
             rejected=done.rejected,
             candidates=candidates,
-            changes=await self._store_changes(task, changes) if changes else None,
+            changes=await self._store_changes(task, made.changes) if made.changes else None,
         )
 
     async def _drop_coming(self, job_id: str) -> None:
@@ -208,6 +183,43 @@ class WeightsAverager:
         places = [(made[name][0], folder / f"{one.weights.sha256}.safetensors") for name, one in stored.items()]
         await asyncio.to_thread(_keep_only, places)
         return stored
+
+
+def _make(task: Consolidate, base: Path, paths: Sequence[Path], folder: Path) -> _Made:
+    """Everything between the results on disk and the versions on disk, in one visit of a thread."""
+    from hadare.training.averaging import (
+        ForkFile,
+        Options,
+        consolidate,
+        consolidate_candidates,
+    )  # torch, on first use
+
+    _make_whole(paths, base, task.base.sha256)
+    files = [
+        ForkFile(fork=fork.fork, path=path, steps=fork.steps, attempt=fork.attempt, sha256=fork.object.sha256)
+        for fork, path in zip(task.forks, paths, strict=True)
+    ]
+    options = Options(
+        outer=outer_of(task.how),
+        ema_half_life=task.how.ema_half_life,
+        max_norm_ratio=task.how.max_norm_ratio,
+        base_sha256=task.base.sha256,
+    )
+    if task.how.guard is not None:
+        return _Made(consolidate_candidates(base, files, folder, options))
+    out = folder / "version.safetensors"
+    done = consolidate(base, files, out, options)
+    return _Made({AVERAGE: (out, done)}, _changes(out, base, task.base.sha256) if done.accepted else None)
+
+
+def _kept(fork: Accepted) -> ForkKept:
+    return ForkKept(
+        fork=fork.fork,
+        weight=fork.weight,
+        delta_norm=fork.delta_norm,
+        agreement=fork.agreement,
+        transport_error=fork.transport_error,
+    )
 
 
 def _changes(version: Path, base: Path, base_sha256: str) -> Path | None:
