@@ -36,9 +36,13 @@ class PretendAverager:
 
     def __init__(self) -> None:
         self.forgotten: list[str] = []
+        self.expected: list[tuple[str, int, int, ObjectRef]] = []
 
     async def fetch_ahead(self, job_id: str, round_number: int, fork: int, ref: ObjectRef) -> None:
         """It keeps no files."""
+
+    async def expect(self, job_id: str, round_number: int, forks: int, base: ObjectRef) -> None:
+        self.expected.append((job_id, round_number, forks, base))
 
     async def forget(self, job_id: str) -> None:
         self.forgotten.append(job_id)

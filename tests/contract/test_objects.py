@@ -130,6 +130,17 @@ async def test_what_was_deleted_can_be_put_again(store: Store, tmp_path: Path) -
     await objects.get(ref, tmp_path / "copy")
 
 
+async def test_what_is_expected_comes_back_byte_for_byte_in_time_or_late(store: Store, tmp_path: Path) -> None:
+    expected = await store.two.expect("job1.4", tmp_path / "expected", 4 * 2**20)
+    for fork, size in enumerate((0, 3000, 3 * 2**20)):
+        source = a_file(tmp_path, size)
+        ref = await store.one.put(source, f"job1.4.{fork}")
+        for _ in range(2):
+            await store.two.get(ref, tmp_path / "copy")
+            assert (tmp_path / "copy").read_bytes() == source.read_bytes()
+    await expected.stop()
+
+
 async def test_a_file_that_exists_is_replaced(store: Store, tmp_path: Path) -> None:
     source = a_file(tmp_path, 3000)
     ref = await store.one.put(source, "a")

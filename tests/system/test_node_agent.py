@@ -16,8 +16,8 @@ from builders_leases import NODE, a_lease
 from builders_node_agent import RATE, World
 from hadare.model.devices import Heartbeat
 from hadare.model.errors import Broken, Unavailable
-from hadare.model.jobs import VersionMade
 from hadare.model.leases import Lease, LeaseAnswer, Revoke, Revoked, StepReport
+from hadare.model.versions import VersionMade
 from hadare.runtime.memory_stores import MemoryObjects
 from hadare.runtime.registration import LOOK_AFTER_S
 from hadare.runtime.virtual import run_virtually

@@ -14,8 +14,16 @@ import pytest
 from builders import a_job, an_entry, an_object, some_progress
 from builders_cluster import Cluster
 from hadare.model.errors import Conflict
-from hadare.model.jobs import Desired, JobState, OpenRound, VersionMade, VersionManifest
+from hadare.model.jobs import (
+    ConsolidationSpec,
+    Desired,
+    GuardSpec,
+    JobState,
+    OpenRound,
+    VersionManifest,
+)
 from hadare.model.rounds import OpenAnswer, OpenRequest
+from hadare.model.versions import VersionComing, VersionMade
 from hadare.runtime import telemetry
 from hadare.runtime.memory import MemoryHub
 from hadare.runtime.memory_stores import MemoryObjects
@@ -72,6 +80,35 @@ def test_the_nodes_that_trained_for_a_version_are_told_of_it_and_no_others() -> 
         await cluster.until("job-a", lambda p: p.version == 2)
         await asyncio.sleep(0.1)
         assert told == [("n1", 1), ("n1", 2)]
+
+    live(story)
+
+
+GUARDED = ConsolidationSpec(guard=GuardSpec(metric="loss", better="lower"))
+
+
+@pytest.mark.parametrize(
+    ("agents", "how", "told"), [(1, ConsolidationSpec(), 0), (2, ConsolidationSpec(), 2), (2, GUARDED, 0)]
+)
+def test_nodes_are_told_that_a_version_comes_if_they_will_need_all_of_it(
+    agents: int, how: ConsolidationSpec, told: int
+) -> None:
+    async def story(cluster: Cluster) -> None:
+        heard: list[tuple[str, str]] = []
+        bus = cluster.hub.connect("listener").bus
+        for node, _ in FIVE[:agents]:
+
+            async def hear(coming: VersionComing, node: str = node) -> None:
+                heard.append((node, coming.label))
+
+            await bus.subscribe(subjects.VERSION_COMING, hear, node=node)
+        cluster.start_control()
+        for node, kind in FIVE[:agents]:
+            cluster.start_agent(node, kind)
+        await cluster.submit(a_job(total_steps=900, consolidation=how))
+        await cluster.until("job-a", lambda p: p.version == 1)
+        await asyncio.sleep(0.1)
+        assert [one for one in heard if one[1] == "job-a.v1"] == [(node, "job-a.v1") for node, _ in FIVE[:told]]
 
     live(story)
 

@@ -14,7 +14,7 @@ from hadare.dst.adversary import GIVE_UP_S, Adversary
 from hadare.model.errors import HadareError, Rejected, Unavailable
 from hadare.model.events import Event, EventKind, LogLine, StoredEvent
 from hadare.model.jobs import ObjectRef
-from hadare.runtime.bus import Bus, Change, Entry, Identity, Route, Subscription, Table
+from hadare.runtime.bus import Bus, Change, Entry, Identity, Route, Subscription, Table, Unheard
 from hadare.runtime.memory import MemoryBackplane, MemoryHub
 from hadare.wire.subjects import WEIGHTS, Endpoint, Records, Topic
 
@@ -299,6 +299,10 @@ class SimObjects:
 
     async def get(self, ref: ObjectRef, path: Path) -> None:
         path.write_bytes(await self.get_bytes(ref))  # noqa: ASYNC240 - as in put
+
+    async def expect(self, label: str, folder: Path, most_bytes: int) -> Unheard:
+        del label, folder, most_bytes
+        return Unheard()
 
     async def delete(self, name: str) -> None:
         async def delete() -> None:

@@ -143,6 +143,7 @@ class JobRound:
                 for entry in forks
                 if entry.object is not None
             ),
+            nodes=_nodes_of(forks),
             how=how if self.pauses.due() else replace(how, guard=None),
             traceparent=book.record.traceparent,
         )
@@ -278,3 +279,8 @@ def _brought_nothing(round_number: int, in_a_row: int) -> str:
     if in_a_row == 1:
         return f"round {round_number} brought nothing"
     return f"{in_a_row} rounds in a row brought nothing, the last one was {round_number}"
+
+
+def _nodes_of(forks: tuple[LedgerEntry, ...]) -> tuple[str, ...]:
+    others = {rank.node for entry in forks for rank in entry.others}
+    return tuple(sorted(others.union(entry.node for entry in forks)))

@@ -201,11 +201,14 @@ class Contribution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consolidate:
+    """``nodes``: where the forks trained, which are likely to train from the version as well."""
+
     job_id: str
     round: int
     base: ObjectRef
     version: int
     forks: tuple[Contribution, ...]
+    nodes: tuple[str, ...] = ()
     how: ConsolidationSpec
     traceparent: str
 

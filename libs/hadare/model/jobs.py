@@ -183,20 +183,6 @@ class ObjectRef:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VersionMade:
-    """Told to the nodes that trained for a version, before it is decided who trains from it: they fetch it meanwhile.
-
-    Says nothing of whether the version was published, and may be lost or late. ``changes``: an object that makes the
-    version of its ``base`` (a hash), where that is much smaller; it stays until the next version is made.
-    """
-
-    job_id: JobId
-    weights: ObjectRef
-    base: str = ""
-    changes: ObjectRef | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     """A smoothed measurement of one rank's throughput on a device type, in steps/s, of ``count`` observations."""
 

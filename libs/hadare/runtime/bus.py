@@ -78,6 +78,12 @@ class Objects(Protocol):
         """Downloads to ``path`` (atomically, hash and size checked). Raises ``Rejected`` (404), ``Unavailable``."""
         ...
 
+    async def expect(self, label: str, folder: Path, most_bytes: int) -> Subscription:
+        """From now on, small objects with this label, or one that begins with it and a dot, need not be read: they are
+        heard while they are stored, up to so much in all, and kept in ``folder`` until ``get`` moves them elsewhere on
+        its file system. Stop it when they are no longer wanted. Raises ``Unavailable``, ``OSError``."""
+        ...
+
     async def delete(self, name: str) -> None:
         """Deleting what is not there is no error."""
         ...
@@ -121,6 +127,13 @@ class Subscription(Protocol):
     async def stop(self) -> None:
         """No new messages; those in flight are finished first."""
         ...
+
+
+class Unheard:
+    """The ``expect`` of a store whose objects cannot be heard: all are read."""
+
+    async def stop(self) -> None:
+        """There is nothing to stop."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import base64
 import hashlib
 import json
 import os
+import re
 from collections import deque
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,6 +24,7 @@ from hadare.model.errors import Rejected, Unavailable
 from hadare.model.jobs import ObjectRef
 from hadare.runtime.backoff import retrying
 from hadare.runtime.nats_errors import ApiError, checked
+from hadare.runtime.nats_heard import Expectation, Heard
 from hadare.runtime.nats_link import Link
 from hadare.runtime.nats_reader import Reader, latest_of
 from hadare.runtime.nats_stored import Stored, last_of, subjects_of, unix_seconds
@@ -37,6 +39,9 @@ CHUNK_BYTES = 2 * 2**20
 only smaller messages gets smaller chunks."""
 
 IN_FLIGHT = 4
+AT_ONCE_BYTES = IN_FLIGHT * CHUNK_BYTES
+"""What is no larger is sent in one flight, and can be heard."""
+
 STALL_S = 30.0
 """A transfer that makes no progress for this long has failed."""
 
@@ -46,6 +51,8 @@ _MAX_NAME = 256
 _MESSAGE_MARGIN = 32 * 1024
 # Uploads that were cut off and may be gone on with; what is forgotten beyond that is garbage, and collected.
 _MOST_BEGUN = 64
+# Labels that can be a part of a subject.
+_TOKENS = re.compile(r"^[\w=/-]+(\.[\w=/-]+)*\Z", re.ASCII)
 
 
 class Disordered(Unavailable):
@@ -82,14 +89,22 @@ class NatsObjects:
         self._bucket = names.objects(bucket)
         self._stream = names.objects_stream(bucket)
         self._begun: dict[str, Upload] = {}
+        self._heard = Heard(link, self._chunk_subject(""))
 
     async def put(self, path: Path, label: str) -> ObjectRef:
-        if await asyncio.to_thread(os.path.getsize, path) > IN_FLIGHT * CHUNK_BYTES:
+        if await asyncio.to_thread(os.path.getsize, path) > AT_ONCE_BYTES:
             return await self._put_large(path, label)
         what = f"put {label}"
         return await retrying(lambda: self._put_at_once(path, label), what=what, patience_s=_PUT_PATIENCE_S)
 
     async def get(self, ref: ObjectRef, path: Path) -> None:
+        if not await self._heard.take(ref, path):
+            await self._read(ref, path)
+
+    async def expect(self, label: str, folder: Path, most_bytes: int) -> Expectation:
+        return await self._heard.expect(label, folder, most_bytes)
+
+    async def _read(self, ref: ObjectRef, path: Path) -> None:
         meta = await self._described(ref.name)
         if meta is None:
             raise Rejected(404, f"there is no object '{ref.name}'")
@@ -142,7 +157,7 @@ class NatsObjects:
 
     async def _put_at_once(self, path: Path, label: str) -> ObjectRef:
         """What is sent in one flight is hashed, and looked for, on the way: that takes as long as to send it."""
-        upload = self._new_upload()
+        upload = self._new_upload(f"{label}." if _TOKENS.match(label) else "")
         naming = asyncio.create_task(self._named(path, label))
         try:
             sent = await self._send_chunks(path, upload)
@@ -196,8 +211,9 @@ class NatsObjects:
             raise Disordered("a chunk has landed twice")
         await self._describe(ref, upload)
 
-    def _new_upload(self) -> Upload:
-        return Upload(self._link.new_id(), self._chunk_bytes(), self._link.connection)
+    def _new_upload(self, label: str = "") -> Upload:
+        """With a label it can be heard by who expects that."""
+        return Upload(label + self._link.new_id(), self._chunk_bytes(), self._link.connection)
 
     async def _catch_up(self, upload: Upload, path: Path) -> None:
         """Chunks that landed without our hearing of it: they are read again. Raises ``Disordered``."""
@@ -353,5 +369,4 @@ def _digest_of(path: Path) -> tuple[str, int]:
 
 def _chunks_of(file: BinaryIO, size: int) -> list[bytes]:
     """Several at once: each visit of a thread costs about as much as a chunk."""
-    block = file.read(IN_FLIGHT * size)
-    return [block[at : at + size] for at in range(0, len(block), size)]
+    return [chunk for _ in range(IN_FLIGHT) if (chunk := file.read(size))]

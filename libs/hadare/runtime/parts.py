@@ -21,7 +21,7 @@ from hadare.model.errors import Rejected
 from hadare.model.jobs import ObjectRef
 
 _BLOCK = 2**20
-_SUFFIX, _MARK = ".part", ".mark"
+PART_SUFFIX, _MARK = ".part", ".mark"
 
 
 class Part:
@@ -85,7 +85,7 @@ class Part:
 
     def _open(self) -> tuple[Path, BinaryIO]:
         """The part that an attempt before has left or that one after finds; one that nobody finds if it is taken."""
-        name = self._path.with_name(f".{self._path.name[:64]}.{self._ref.sha256[:16]}{_SUFFIX}")
+        name = self._path.with_name(f".{self._path.name[:64]}.{self._ref.sha256[:16]}{PART_SUFFIX}")
         # One step: its owner may just be moving it away.
         file = os.fdopen(os.open(name, os.O_RDWR | os.O_CREAT, 0o600), "r+b")
         with contextlib.suppress(OSError):
@@ -94,7 +94,7 @@ class Part:
                 self._marks = name.with_suffix(_MARK)
                 return name, file
         file.close()
-        handle, alone = tempfile.mkstemp(prefix=f".{self._path.name[:64]}.", suffix=_SUFFIX, dir=self._path.parent)
+        handle, alone = tempfile.mkstemp(prefix=f".{self._path.name[:64]}.", suffix=PART_SUFFIX, dir=self._path.parent)
         os.close(handle)
         return Path(alone), Path(alone).open("r+b")
 
@@ -124,7 +124,7 @@ class Part:
 def remove_old_parts(folder: Path, min_age_s: float) -> int:
     """Parts that nobody has added to for so long, by this machine's clock; says how many files went."""
     removed = 0
-    for path in [*folder.glob(f".*{_SUFFIX}"), *folder.glob(f".*{_MARK}")]:
+    for path in [*folder.glob(f".*{PART_SUFFIX}"), *folder.glob(f".*{_MARK}")]:
         with contextlib.suppress(FileNotFoundError):
             if time.time() - path.stat().st_mtime >= min_age_s:
                 path.unlink()

@@ -82,10 +82,13 @@ class Roles:
                 *self._reads(self._weights),
                 *self._writes_objects(WEIGHTS),
                 f"$JS.API.STREAM.PURGE.{self._weights}",
-                *self._on(subjects.GRANT, subjects.REVOKE, subjects.VERSION_MADE),
+                *self._on(subjects.GRANT, subjects.REVOKE, subjects.VERSION_COMING, subjects.VERSION_MADE),
                 *self._own("event.v1.job.>"),
             ],
-            subscribe=self._on(subjects.OPEN_ROUND, subjects.CLOSE_ROUND, subjects.RESULT),
+            subscribe=[
+                *self._on(subjects.OPEN_ROUND, subjects.CLOSE_ROUND, subjects.RESULT),
+                *self._hears_objects(WEIGHTS),
+            ],
         )
 
     def node(self, node: str) -> Permissions:
@@ -101,7 +104,11 @@ class Roles:
                 *self._own(f"event.v1.node.{node}.>", "log.v1.>"),
             ],
             # Its own heartbeats, too: by them it finds out that its name is taken.
-            subscribe=self._on(subjects.GRANT, subjects.REVOKE, subjects.VERSION_MADE, subjects.HEARTBEAT, node=node),
+            subscribe=[
+                *self._on(subjects.GRANT, subjects.REVOKE, subjects.VERSION_COMING, subjects.VERSION_MADE, node=node),
+                *self._on(subjects.HEARTBEAT, node=node),
+                *self._hears_objects(WEIGHTS),
+            ],
         )
 
     def client(self) -> Permissions:
@@ -156,7 +163,11 @@ class Roles:
 
     def _writes_objects(self, bucket: str) -> list[str]:
         name = self._names.objects(bucket)
-        return [f"$O.{name}.C.*", f"$O.{name}.M.*"]
+        return [f"$O.{name}.C.>", f"$O.{name}.M.*"]
+
+    def _hears_objects(self, bucket: str) -> list[str]:
+        """What is stored, while it is: no more than who reads the bucket may see anyway."""
+        return [f"$O.{self._names.objects(bucket)}.C.>"]
 
     def _reads_state(self) -> list[str]:
         return self._reads(*(self._names.kv_stream(bucket) for bucket in BUCKETS))

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from hadare.model.devices import Heartbeat, NodeInventory, NodeStatus, NodeWish
 from hadare.model.errors import Rejected
-from hadare.model.jobs import JobProgress, JobRecord, VersionMade, VersionManifest
+from hadare.model.jobs import JobProgress, JobRecord, VersionManifest
 from hadare.model.leases import ForkResult, Lease, LeaseAnswer, ResultAnswer, Revoke, Revoked, StepReport
 from hadare.model.plans import PriceBook
 from hadare.model.rounds import (
@@ -26,6 +26,7 @@ from hadare.model.rounds import (
     RoundPage,
     Taken,
 )
+from hadare.model.versions import VersionComing, VersionMade
 
 M = TypeVar("M")
 Q = TypeVar("Q")
@@ -95,6 +96,7 @@ def _key(family: str, name: str) -> str:
 
 HEARTBEAT = Topic("node.v1.{node}.heartbeat", Heartbeat)
 STEP_REPORT = Topic("node.v1.{node}.report", StepReport)
+VERSION_COMING = Topic("node.v1.{node}.coming", VersionComing)
 VERSION_MADE = Topic("node.v1.{node}.version", VersionMade)
 PRICES_CHANGED = Topic("pricing.v1.changed", PriceBook)
 

@@ -16,7 +16,7 @@ from hadare.forking.outer import AVERAGE, outer_of
 from hadare.machines.tracker_events import Candidate, Consolidate, Consolidated, ForkKept
 from hadare.model.errors import HadareError
 from hadare.model.jobs import ObjectRef
-from hadare.runtime.bus import Objects
+from hadare.runtime.bus import Objects, Subscription
 from hadare.training import patches
 from hadare.training.patches import PatchError
 
@@ -32,6 +32,8 @@ MOST_AHEAD_BYTES = 2**28
 # A first result holds an optimiser's states that its base does not: so many times as large it may be, and a bit.
 _MOST_GROWTH = 8
 _MOST_EXTRA_BYTES = 2**26
+# A result's header differs from its base's.
+_HEADER_BYTES = 2**16
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,10 @@ class Averager(Protocol):
         """Fetches a fork's result while others of its round are still on their way; if it cannot, nothing is lost."""
         ...
 
+    async def expect(self, job_id: str, round_number: int, forks: int, base: ObjectRef) -> None:
+        """The round has opened: hears its results while they are stored, where the store can and they are small."""
+        ...
+
     async def forget(self, job_id: str) -> None:
         """The job has ended: drops what is kept for its next version, once none is being made any more."""
         ...
@@ -74,6 +80,7 @@ class WeightsAverager:
         self._at_work: dict[str, asyncio.Lock] = {}
         self._coming: dict[str, dict[Path, _Coming]] = {}
         self._tidying: dict[str, asyncio.Task[None]] = {}
+        self._expected: dict[str, Subscription] = {}
         shutil.rmtree(work_dir, ignore_errors=True)
         work_dir.mkdir(parents=True, exist_ok=True)
 
@@ -95,8 +102,24 @@ class WeightsAverager:
             await tidying
 
     async def _tidy(self, job_id: str, round_folder: Path) -> None:
+        await self._expect_no_more(job_id)
         await self._drop_coming(job_id)
         await asyncio.to_thread(shutil.rmtree, round_folder, ignore_errors=True)
+
+    async def expect(self, job_id: str, round_number: int, forks: int, base: ObjectRef) -> None:
+        await self._expect_no_more(job_id)
+        folder, most = self._work_dir / job_id / str(round_number), forks * (base.bytes + _HEADER_BYTES)
+        try:
+            expected = await self._objects.expect(f"{job_id}.{round_number}", folder, most)
+        except (HadareError, OSError) as error:
+            log.info("results are read when they are stored", job_id=job_id, reason=str(error))
+            return
+        self._expected[job_id] = expected
+
+    async def _expect_no_more(self, job_id: str) -> None:
+        expected = self._expected.pop(job_id, None)
+        if expected is not None:
+            await expected.stop()
 
     async def fetch_ahead(self, job_id: str, round_number: int, fork: int, ref: ObjectRef) -> None:
         path = _fork_path(self._work_dir / job_id / str(round_number), fork, ref)
@@ -122,6 +145,7 @@ class WeightsAverager:
     async def forget(self, job_id: str) -> None:
         async with self._at_work.setdefault(job_id, asyncio.Lock()):
             await self.tidied(job_id)
+            await self._expect_no_more(job_id)
             await self._drop_coming(job_id)
             await asyncio.to_thread(shutil.rmtree, self._work_dir / job_id, ignore_errors=True)
         self._at_work.pop(job_id, None)
@@ -167,7 +191,7 @@ class WeightsAverager:
     async def _store_changes(self, task: Consolidate, patch: Path) -> ObjectRef | None:
         """Nodes that hold the base need no more than this. Without it they fetch the version, which is whole."""
         try:
-            return await self._objects.put(patch, f"{task.job_id}.v{task.version}.changes")
+            return await self._objects.put(patch, f"{version_label(task)}.changes")
         except HadareError as error:
             log.info("a version's changes were not stored", job_id=task.job_id, reason=str(error))
             return None
@@ -178,11 +202,15 @@ class WeightsAverager:
         """Whichever of them becomes the version, it is here when the next one is made."""
         stored = {}
         for name, (path, what) in made.items():
-            ref = await self._objects.put(path, f"{task.job_id}.v{task.version}")
+            ref = await self._objects.put(path, version_label(task))
             stored[name] = Candidate(weights=ref, parts={fork.fork: fork.weight for fork in what.accepted})
         places = [(made[name][0], folder / f"{one.weights.sha256}.safetensors") for name, one in stored.items()]
         await asyncio.to_thread(_keep_only, places)
         return stored
+
+
+def version_label(task: Consolidate) -> str:
+    return f"{task.job_id}.v{task.version}"
 
 
 def _make(task: Consolidate, base: Path, paths: Sequence[Path], folder: Path) -> _Made:

@@ -19,7 +19,6 @@ from hadare.machines.tracker_events import (
     AnswerResult,
     CloseAsked,
     Consolidate,
-    Consolidated,
     ConsolidationFailed,
     DeleteObjects,
     ForgetJob,
@@ -45,7 +44,7 @@ from hadare.machines.tracker_events import (
 )
 from hadare.model.devices import NodeInventory, NodeState, NodeStatus
 from hadare.model.errors import HadareError, Rejected, Unavailable
-from hadare.model.jobs import JobProgress, JobRecord, ObjectRef, VersionMade, VersionManifest
+from hadare.model.jobs import JobProgress, JobRecord, ObjectRef, OpenRound, VersionManifest
 from hadare.model.leases import ForkResult, ResultAnswer
 from hadare.model.rounds import CloseAnswer, CloseRequest, OpenAnswer, OpenRequest
 from hadare.runtime.bus import Backplane, Change, Identity, Route
@@ -55,6 +54,7 @@ from hadare.runtime.shell import Historian, Questions, all_of, follow, stored
 from hadare.runtime.telemetry import span
 from hadare.wire import subjects
 from hadare_jobtracker.averager import Averager
+from hadare_jobtracker.news import VersionNews
 
 log = structlog.get_logger("hadare.jobtracker")
 
@@ -93,8 +93,9 @@ class JobTracker:
         self._states: dict[str, NodeState] = {}
         self._changes: dict[str, ObjectRef] = {}
         """Of each job's newest version. One that is lost sight of is of no use to the job: the sweep removes it."""
-        self._trained: dict[str, set[str]] = {}
-        """Nodes whose results a job's next version is made of, as far as this process has heard."""
+        self._news = VersionNews(backplane.bus)
+        self._expected: dict[str, int] = {}
+        """The round of each job whose results are expected."""
         self.ready = asyncio.Event()
 
     async def run(self) -> None:
@@ -222,7 +223,6 @@ class JobTracker:
         )
         if answer.counted and result.kind == "train" and result.object is not None:
             key = result.key
-            self._trained.setdefault(key.job_id, set()).add(result.node)
             self._begin(self._averager.fetch_ahead(key.job_id, key.round, key.fork, result.object))
         return answer
 
@@ -278,10 +278,18 @@ class JobTracker:
         data = {"state": progress.state, "steps": progress.steps, "version": progress.version}
         log.debug("progress stored", job_id=progress.job_id, **data)
         if progress.state.ended:
-            self._trained.pop(progress.job_id, None)
+            self._expected.pop(progress.job_id, None)
             if (changes := self._changes.pop(progress.job_id, None)) is not None:
                 self._begin(self._delete(DeleteObjects(names=(changes.name,))))
             self._begin(self._averager.forget(progress.job_id))
+        elif progress.open is not None and progress.weights is not None:
+            self._expect_results(progress.job_id, progress.open, progress.weights)
+
+    def _expect_results(self, job_id: str, opened: OpenRound, base: ObjectRef) -> None:
+        """Once for each round: its ledger is stored whenever it changes."""
+        if self._expected.get(job_id) != opened.round:
+            self._expected[job_id] = opened.round
+            self._begin(self._averager.expect(job_id, opened.round, len(opened.forks), base))
 
     async def _consolidate(self, command: Consolidate) -> None:
         data: dict[str, str | int] = {
@@ -291,6 +299,7 @@ class JobTracker:
             "hadare.bytes": sum(fork.object.bytes for fork in command.forks),
         }
         with span("consolidate job", parent=command.traceparent, attributes=data):
+            await self._news.coming(command)
             try:
                 done = await self._averager.consolidate(command)
             except (HadareError, OSError, ValueError) as error:
@@ -301,24 +310,12 @@ class JobTracker:
                 self._inbox.put_nowait(failed)
                 return
         self._inbox.put_nowait(replace(done, at=self._now()))
-        await self._tell_nodes(done, command.base)
+        await self._news.made(command, done)
         before = self._changes.pop(done.job_id, None)
         if done.changes is not None:
             self._changes[done.job_id] = done.changes
         if before is not None:
             await self._delete(DeleteObjects(names=(before.name,)))
-
-    async def _tell_nodes(self, done: Consolidated, base: ObjectRef) -> None:
-        """So that they have the version by the time that a lease asks for it. Of a guard's candidates any may win."""
-        nodes = self._trained.pop(done.job_id, set())
-        if done.weights is None or len(done.candidates) > 1:
-            return
-        made = VersionMade(job_id=done.job_id, weights=done.weights, base=base.sha256, changes=done.changes)
-        for node in sorted(nodes):
-            try:
-                await self._bus.publish(subjects.VERSION_MADE, made, node=node)
-            except HadareError as error:
-                log.info("a node was not told of a version", node=node, job_id=done.job_id, reason=str(error))
 
     async def _grant(self, command: GrantLease) -> None:
         lease = command.lease
@@ -373,7 +370,6 @@ class JobTracker:
         for version in command.versions:
             await self._versions.delete(f"{command.job_id}.{version}")
         await self._progress.delete(command.job_id)
-        self._trained.pop(command.job_id, None)
         self._traceparents.pop(command.job_id, None)
 
 

@@ -20,13 +20,13 @@ from hadare.machines.lease_state import LeaseLimits
 from hadare.machines.leases import LeaseMachine
 from hadare.model.devices import Device, NodeInventory
 from hadare.model.errors import Broken, HadareError, Rejected
-from hadare.model.jobs import VersionMade
 from hadare.model.leases import ForkResult, Lease, LeaseAnswer, Revoke, Revoked
+from hadare.model.versions import VersionComing, VersionMade
 from hadare.runtime import telemetry
 from hadare.runtime.bus import Backplane, Identity, Route
 from hadare.runtime.registration import Registration
 from hadare.runtime.shell import Questions
-from hadare.wire.subjects import GRANT, RESULT, REVOKE, VERSION_MADE
+from hadare.wire.subjects import GRANT, RESULT, REVOKE, VERSION_COMING, VERSION_MADE
 from hadare_node_agent.devices import Probe
 from hadare_node_agent.heartbeat import Heart, Vitals
 from hadare_node_agent.namesake import find_namesake
@@ -152,7 +152,11 @@ class NodeAgent:
             ),
             [Route(GRANT, self._on_grant, self._tokens), Route(REVOKE, self._on_revoke, self._tokens)],
         )
-        hearing = await self._out.backplane.bus.subscribe(VERSION_MADE, self._on_version, **self._tokens)
+        bus = self._out.backplane.bus
+        hearing = (
+            await bus.subscribe(VERSION_COMING, self._on_coming, **self._tokens),
+            await bus.subscribe(VERSION_MADE, self._on_version, **self._tokens),
+        )
         self._registration.changed()
         self._history.add("agent_started", {"incarnation": self._identity.incarnation})
         self._out.heart.start(self._vitals)
@@ -163,7 +167,8 @@ class NodeAgent:
             await self._history.flush(_FLUSH_S)
         finally:
             await self._out.heart.stop()
-            await hearing.stop()
+            for news in hearing:
+                await news.stop()
             await serving.stop()  # what is asked meanwhile is still answered: the inbox is read to the end
 
     async def _consume(self) -> None:
@@ -212,6 +217,15 @@ class NodeAgent:
         answer: Revoked = await self._questions.put(ask)
         log.info("revoked", job=revoke.job_id, ended=answer.ended, free=answer.free, cause=revoke.reason)
         return answer
+
+    async def _on_coming(self, coming: VersionComing) -> None:
+        self._start(self._expect(coming))
+
+    async def _expect(self, coming: VersionComing) -> None:
+        try:
+            await self._out.weights.expect(coming.label, coming.bytes)
+        except (HadareError, OSError) as error:
+            log.info("a version is read when it is stored", job=coming.job_id, reason=str(error))
 
     async def _on_version(self, made: VersionMade) -> None:
         self._start(self._fetch_ahead(made))

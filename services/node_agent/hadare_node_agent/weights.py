@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 from pathlib import Path
 from typing import Protocol
@@ -24,6 +25,10 @@ _BLOCK = 2**20
 _PART_AGE_S = 86_400.0
 # A result below this is sent whole: to compare it takes as long as to send it.
 _WORTH_BYTES = 2**16
+# A version that is made this long is not heard any more when it is stored.
+_EXPECT_S = 60.0
+# By so much a version may be larger than its base: its header differs.
+_HEADER_BYTES = 2**16
 
 
 class Weights(Protocol):
@@ -40,6 +45,12 @@ class Weights(Protocol):
         """Fetches a version that nobody has asked for yet, once; only its changes, if it holds their base.
 
         Raises ``Rejected`` (404), ``Unavailable``."""
+        ...
+
+    async def expect(self, label: str, size: int) -> None:
+        """A version of this label is about to be stored: hears it, if it is small, until it has been fetched.
+
+        Raises ``Unavailable``, ``OSError``."""
         ...
 
     async def upload(self, path: Path, label: str, base: str = "") -> ObjectRef:
@@ -68,6 +79,7 @@ class WeightsCache:
         self._verified: set[str] = set()
         self._locks: dict[str, asyncio.Lock] = {}
         self._pins: dict[str, str] = {}
+        self._expected: dict[str, asyncio.Event] = {}
         directory.mkdir(parents=True, exist_ok=True)
         remove_old_parts(directory, _PART_AGE_S)
 
@@ -79,6 +91,21 @@ class WeightsCache:
         if changes is not None and base in self._verified:
             await self._patch(ref, base, changes)
         await self._bring(ref, self._objects, 0.0)
+
+    async def expect(self, label: str, size: int) -> None:
+        if label in self._expected:
+            return
+        fetched = self._expected[label] = asyncio.Event()
+        try:
+            hearing = await self._objects.expect(label, self._directory, size + _HEADER_BYTES)
+            try:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_EXPECT_S):
+                        await fetched.wait()
+            finally:
+                await hearing.stop()
+        finally:
+            del self._expected[label]
 
     async def upload(self, path: Path, label: str, base: str = "") -> ObjectRef:
         patch = path.with_name(f"{path.name}.patch")
@@ -132,6 +159,8 @@ class WeightsCache:
                 await retrying(lambda: source.get(ref, path), what=f"fetch {ref.name}", patience_s=patience_s)
                 telemetry.count("hadare.weights.fetched", ref.bytes)
                 self._verified.add(ref.sha256)
+        if expected := self._expected.get(ref.name.rpartition(".")[0]):
+            expected.set()
         path.touch()
         self._make_room()
         return path

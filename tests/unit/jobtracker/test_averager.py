@@ -13,6 +13,7 @@ from builders_training import a_file
 from hadare.machines.tracker_events import Consolidate, Consolidated, Contribution
 from hadare.model.errors import Unavailable
 from hadare.model.jobs import ConsolidationSpec, ObjectRef
+from hadare.runtime.bus import Unheard
 from hadare.runtime.memory import MemoryHub
 from hadare.runtime.memory_stores import MemoryObjects
 from hadare.training.tensorfile import Reader
@@ -126,6 +127,52 @@ async def test_only_so_much_is_fetched_ahead(tmp_path: Path) -> None:
     await averager.forget("j")
     await averager.fetch_ahead("k", 1, 0, ObjectRef(name="small", sha256="0" * 64, bytes=6))
     assert objects.fetched == 2
+
+
+async def test_a_rounds_results_are_expected_until_they_are_averaged_or_the_job_has_ended(tmp_path: Path) -> None:
+    objects = Expecting(MemoryHub())
+    task = await of_one_fork(objects, tmp_path)
+    averager = WeightsAverager(objects, tmp_path / "work")
+    await averager.expect("j", 1, 3, task.base)
+    await averager.expect("k", 1, 3, task.base)
+    assert objects.expected == {"j.1", "k.1"}
+    await averager.consolidate(task)
+    await averager.tidied("j")
+    assert objects.expected == {"k.1"}
+    await averager.expect("k", 2, 3, task.base)
+    assert objects.expected == {"k.2"}
+    await averager.forget("k")
+    assert objects.expected == set()
+
+
+async def test_results_that_cannot_be_expected_are_fetched(tmp_path: Path) -> None:
+    objects = Expecting(MemoryHub())
+    task = await of_one_fork(objects, tmp_path)
+    averager = WeightsAverager(objects, tmp_path / "work")
+    objects.away = True
+    await averager.expect("j", 1, 1, task.base)
+    assert (await averager.consolidate(task)).weights is not None
+
+
+class Expecting(MemoryObjects):
+    """Knows which labels are expected just now."""
+
+    def __init__(self, hub: MemoryHub) -> None:
+        super().__init__(hub, "weights")
+        self.expected: set[str] = set()
+        self.away = False
+
+    async def expect(self, label: str, folder: Path, most_bytes: int) -> Unheard:
+        if self.away:
+            raise Unavailable("the bus is away")
+        self.expected.add(label)
+        expecting = self
+
+        class Expected(Unheard):
+            async def stop(self) -> None:
+                expecting.expected.remove(label)
+
+        return Expected()
 
 
 async def of_one_fork(objects: MemoryObjects, folder: Path) -> Consolidate:

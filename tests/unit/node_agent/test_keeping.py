@@ -27,6 +27,7 @@ class CountingObjects:
         self.store = MemoryHub().connect("store").objects("weights")
         self.gets = 0
         self.away = 0
+        self.expected: list[str] = []
 
     async def get(self, ref: ObjectRef, path: Path) -> None:
         self.gets += 1
@@ -37,6 +38,13 @@ class CountingObjects:
 
     async def put(self, path: Path, label: str) -> ObjectRef:
         return await self.store.put(path, label)
+
+    async def expect(self, label: str, folder: Path, most_bytes: int) -> CountingObjects:
+        self.expected.append(label)
+        return self
+
+    async def stop(self) -> None:
+        self.expected.pop()
 
     async def delete(self, name: str) -> None:
         await self.store.delete(name)
@@ -85,6 +93,26 @@ async def test_a_version_that_is_gone_by_now_is_not_fetched_ahead_for_long(
     with pytest.raises(Unavailable):
         await cache(objects, tmp_path).fetch_ahead(ObjectRef(name="gone", sha256="0" * 64, bytes=1))
     assert objects.gets == 1
+
+
+async def test_a_version_is_expected_until_it_has_been_fetched(objects: CountingObjects, tmp_path: Path) -> None:
+    ref = await stored(objects, tmp_path, "version 1")
+    weights = cache(objects, tmp_path)
+    expecting = asyncio.create_task(weights.expect("test", 1))
+    await asyncio.sleep(0)
+    await weights.expect("test", 1)  # told twice
+    assert objects.expected == ["test"]
+    await weights.fetch_ahead(ref)
+    await expecting
+    assert objects.expected == []
+
+
+async def test_a_version_that_does_not_come_is_not_expected_for_ever(
+    objects: CountingObjects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hadare_node_agent.weights._EXPECT_S", 0.01)
+    await cache(objects, tmp_path).expect("test", 1)
+    assert objects.expected == []
 
 
 async def test_a_fetch_is_tried_again_while_the_store_is_away(objects: CountingObjects, tmp_path: Path) -> None:
