@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from nats.aio.msg import Msg
 
-from hadare.model.errors import Rejected
+from full_disks import no_file_over
+from hadare.model.errors import Rejected, Unavailable
 from hadare.model.jobs import ObjectRef
 from hadare.runtime import nats_heard
-from hadare.runtime.bus import Objects
+from hadare.runtime.bus import Objects, Subscription
 from hadare.runtime.nats_connection import NatsBackplane
 from hadare.wire.subjects import WEIGHTS
 from nats_fixtures import Connect
@@ -43,6 +44,12 @@ async def put_and_forget(writer: NatsBackplane, path: Path, label: str) -> Objec
     ref = await objects.put(path, label)
     await objects.delete(ref.name)
     return ref
+
+
+async def heard_by(backplane: NatsBackplane, expected: Subscription) -> None:
+    assert isinstance(expected, nats_heard.Expectation)
+    await backplane.link.flush()
+    await expected._arrived.join()
 
 
 def same(one: Path, other: Path) -> bool:
@@ -181,6 +188,34 @@ async def test_a_folder_that_takes_nothing_costs_no_more_than_reading(
     folder_of(tmp_path).rmdir()
     assert await is_had(backplane, objects, await writer.objects(WEIGHTS).put(source, "job.3.0"), source)
     await expected.stop()
+
+
+async def test_a_disk_that_is_full_while_it_is_heard_costs_no_more_than_reading_and_leaves_nothing(
+    backplane: NatsBackplane, writer: NatsBackplane, tmp_path: Path
+) -> None:
+    objects, source = backplane.objects(WEIGHTS), a_file(tmp_path)
+    expected = await objects.expect("job.3", folder_of(tmp_path), SIZE)
+    with no_file_over(3 * 2**20):
+        ref = await writer.objects(WEIGHTS).put(source, "job.3.0")
+        await heard_by(backplane, expected)
+    assert await is_had(backplane, objects, ref, source)
+    await expected.stop()
+    assert list(folder_of(tmp_path).iterdir()) == []
+
+
+async def test_a_bus_that_goes_away_meanwhile_is_said_and_leaves_nobody_listening(
+    backplane: NatsBackplane, writer: NatsBackplane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail() -> None:
+        raise Unavailable("no answer")
+
+    objects, source = backplane.objects(WEIGHTS), a_file(tmp_path)
+    with monkeypatch.context() as away:
+        away.setattr(backplane.link, "flush", fail)
+        with pytest.raises(Unavailable):
+            await objects.expect("job.3", folder_of(tmp_path), SIZE)
+    assert not await is_had(backplane, objects, await put_and_forget(writer, source, "job.3.0"), source)
+    assert list(folder_of(tmp_path).iterdir()) == []
 
 
 async def test_a_large_object_is_read(backplane: NatsBackplane, writer: NatsBackplane, tmp_path: Path) -> None:

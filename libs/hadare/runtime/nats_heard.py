@@ -48,7 +48,7 @@ class Heard:
                 await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
                 await expectation.begin(self._link)
             except BaseException:
-                self._expected.remove(expectation)
+                await self.forget(expectation)
                 raise
         return expectation
 
@@ -75,6 +75,7 @@ class Expectation:
         self._heard = heard
         self._folder = folder
         self._uploads: dict[str, _Upload] = {}
+        self._at_work = asyncio.Lock()
         self._arrived: asyncio.Queue[Msg | None] = asyncio.Queue()
         self._subscription: NatsSubscription | None = None
         self._keeper: asyncio.Task[None] | None = None
@@ -101,10 +102,11 @@ class Expectation:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_PATIENCE_S):
                 await self._arrived.join()
-        for subject, upload in tuple(self._uploads.items()):
-            if subject.rpartition(".")[0] == label and upload.is_the(ref):
-                del self._uploads[subject]
-                return await asyncio.to_thread(upload.move, path)
+        async with self._at_work:
+            for subject, upload in self._uploads.items():
+                if subject.rpartition(".")[0] == label and upload.is_the(ref):
+                    del self._uploads[subject]
+                    return await asyncio.to_thread(upload.move, path)
         return False
 
     async def _hear(self, message: Msg) -> None:
@@ -113,7 +115,8 @@ class Expectation:
     async def _keep(self) -> None:
         while (message := await self._arrived.get()) is not None:
             try:
-                await asyncio.to_thread(self._add, message.subject, message.data)
+                async with self._at_work:
+                    await asyncio.to_thread(self._add, message.subject, message.data)
             except OSError as error:
                 log.info("an upload was heard but not kept", subject=message.subject, error=str(error))
             finally:
@@ -123,7 +126,11 @@ class Expectation:
         upload = self._uploads.get(subject)
         if upload is None:
             upload = self._uploads[subject] = _Upload(self._folder)
-        upload.add(chunk)
+        try:
+            upload.add(chunk)
+        except OSError:
+            self._uploads.pop(subject).drop()
+            raise
         while sum(one.size for one in self._uploads.values()) > self.most_bytes:
             self._uploads.pop(next(iter(self._uploads))).drop()
 
@@ -137,7 +144,7 @@ class _Upload:
 
     def __init__(self, folder: Path) -> None:
         handle, name = tempfile.mkstemp(prefix=".heard.", suffix=PART_SUFFIX, dir=folder)
-        self._file = os.fdopen(handle, "wb", buffering=0)
+        self._file = os.fdopen(handle, "wb")
         self._path = Path(name)
         self._digest = hashlib.sha256()
         self.size = 0
@@ -152,8 +159,8 @@ class _Upload:
 
     def move(self, path: Path) -> bool:
         """False if it cannot be moved there; it is gone then."""
-        self._file.close()
         try:
+            self._file.close()
             self._path.replace(path)
         except OSError as error:
             log.info("an upload was heard but not kept", path=str(path), error=str(error))
@@ -162,5 +169,6 @@ class _Upload:
         return True
 
     def drop(self) -> None:
-        self._file.close()
+        with contextlib.suppress(OSError):  # a full disk: what could not be written is not wanted any more
+            self._file.close()
         self._path.unlink(missing_ok=True)
