@@ -53,6 +53,9 @@ class SimAverager:
     async def fetch_ahead(self, job_id: str, round_number: int, fork: int, ref: ObjectRef) -> None:
         """It keeps no files."""
 
+    async def expect(self, job_id: str, round_number: int, forks: int, base: ObjectRef) -> None:
+        """There is nothing to hear."""
+
     async def forget(self, job_id: str) -> None:
         """It keeps nothing."""
 
