@@ -7,6 +7,7 @@ If one of them turns out to be broken, the pass is done again without it. The ru
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -207,14 +208,18 @@ def _spec(source: Source) -> str:
 
 
 def _odd_optimizers(start: Source, forks: Mapping[int, Source]) -> dict[int, str]:
-    """Forks whose optimiser states have another dtype or shape than the base's, or than the largest fork's."""
-    if not forks:
-        return {}
-    leader = forks[largest({f: source.steps for f, source in forks.items()})]
-    expected = {**leader.specs, **start.specs}
+    """Forks whose optimiser states have another dtype or shape than the base's, or than a larger fork's, or hold a
+    number that is not finite."""
+    expected = dict(start.specs)
     odd = {}
-    for fork, source in forks.items():
-        for name, spec in source.specs.items():
-            if name.startswith(OPTIMIZER_PREFIX) and expected.get(name, spec) != spec:
-                odd[fork] = f"its optimiser state {name} has another type or shape"
+    for fork in sorted(forks, key=lambda f: (-forks[f].steps, f)):
+        states = {n: spec for n, spec in forks[fork].specs.items() if n.startswith(OPTIMIZER_PREFIX)}
+        numbers = forks[fork].meta.scalars.items()
+        broken = [name for name, value in numbers if isinstance(value, float) and not math.isfinite(value)]
+        if other := [name for name, spec in states.items() if expected.get(name, spec) != spec]:
+            odd[fork] = f"its optimiser state {other[0]} has another type or shape"
+        elif broken:
+            odd[fork] = f"its optimiser state {broken[0]} is not finite"
+        else:
+            expected.update(states)
     return odd

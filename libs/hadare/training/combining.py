@@ -114,8 +114,7 @@ class Combiner:
                 check_sound(flats)
                 yield reduce(torch.maximum, flats.values())
             case Rule.SUM_OF_INCREMENTS:
-                origin = self._start.reader.flat(name)
-                yield origin + sum((f.reader.flat(name) - origin for f in self._forks), torch.zeros_like(origin))
+                yield self._counted(name)
             case Rule.SAME_OR_LARGEST:
                 yield self._followed(name)
 
@@ -154,12 +153,25 @@ class Combiner:
             spec=self._leader.meta.spec,
             aliases=self._start.meta.aliases,
             buffers=self._start.meta.buffers,
-            wide_complex=self._leader.meta.wide_complex,
+            wide_complex=self._wide_complex(),
             scalars=combine_scalars({f.fork: f.meta.scalars for f in self._forks}, self._steps),
             scaler=min(scales, default=0.0),
             base=base,
             user=dict(user),
         )
+
+    def _wide_complex(self) -> tuple[str, ...]:
+        """The model's as the base says; states of the optimiser may be in any of the forks."""
+        ours = {name for name in self._start.meta.wide_complex if name.startswith(MODEL_PREFIX)}
+        states = {n for f in self._forks for n in f.meta.wide_complex if n.startswith(OPTIMIZER_PREFIX)}
+        return tuple(sorted(ours | states))
+
+    def _counted(self, name: str) -> Tensor:
+        """What is not there yet has counted nothing."""
+        flats = [f.reader.flat(name) for f in self._forks if name in f.reader.specs]
+        known = name in self._start.reader.specs
+        origin = self._start.reader.flat(name) if known else torch.zeros_like(flats[0])
+        return origin + sum((flat - origin for flat in flats), torch.zeros_like(origin))
 
     def _followed(self, name: str) -> Tensor:
         flats = {f.fork: f.reader.flat(name) for f in self._forks if name in f.reader.specs}

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import tensor
+from torch import nn, tensor
 
 from builders_training import Round, a_file
 from hadare.forking.outer import Outer
 from hadare.training.averaging import ForkFile, Options, consolidate
 from hadare.training.tensorfile import Reader
-from hadare.training.weights import read_meta
+from hadare.training.weights import load_state, read_meta, save_state
 
 
 def test_the_version_is_the_mean_weighted_by_steps(tmp_path: Path) -> None:
@@ -275,6 +275,50 @@ def test_an_optimiser_state_of_another_shape_rejects_its_fork(tmp_path: Path) ->
     made = Round(tmp_path, {"w": torch.zeros(2)})
     made.fork(9, {"w": torch.zeros(2), name: torch.zeros(2)}).fork(1, {"w": torch.zeros(2), name: torch.zeros(1)})
     assert list(made.consolidate().rejected) == [1]
+
+
+def test_forks_whose_optimiser_states_differ_where_the_largest_has_none_are_told_apart(tmp_path: Path) -> None:
+    name = "optim.w.exp_avg"
+    made = Round(tmp_path, {"w": tensor([0.0])}).fork(9, {"w": tensor([1.0])})
+    made.fork(2, {"w": tensor([1.0]), name: tensor([1.0])}).fork(1, {"w": tensor([1.0]), name: torch.ones(2)})
+    assert list(made.consolidate().rejected) == [2]
+
+
+def test_an_optimisers_counter_begins_at_nothing(tmp_path: Path) -> None:
+    name = "optim.w.n_averaged"
+    made = Round(tmp_path, {"w": tensor([0.0])}).fork(9, {"w": tensor([1.0]), name: tensor([3])})
+    made.fork(2, {"w": tensor([1.0]), name: tensor([2])}).fork(1, {"w": tensor([1.0])})
+    made.consolidate()
+    assert Reader(made.out).tensor(name).tolist() == [5]
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_a_number_of_the_optimiser_that_is_not_finite_rejects_its_fork(tmp_path: Path, value: float) -> None:
+    base = a_file(tmp_path / "base", {"model.w": tensor([0.0])})
+    files = [
+        a_file(tmp_path / f"fork{n}", {"model.w": tensor([1.0])}, scalars={"optim.w.rate": rate})
+        for n, rate in enumerate([value, 0.5])
+    ]
+    forks = [ForkFile(fork=n, path=path, steps=9 - n) for n, path in enumerate(files)]
+    result = consolidate(base, forks, tmp_path / "out")
+    assert result.rejected == {0: "its optimiser state optim.w.rate is not finite"}
+    assert read_meta(Reader(tmp_path / "out")).scalars == {"optim.w.rate": 0.5}
+
+
+def test_wide_complex_states_that_the_largest_fork_lacks_stay_complex(tmp_path: Path) -> None:
+    model = nn.Module()
+    model.w = nn.Parameter(torch.zeros(2, dtype=torch.complex128))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9)
+    base, largest, other = (tmp_path / name for name in ("base", "largest", "other"))
+    save_state(base, model, optimizer)
+    save_state(largest, model, optimizer)
+    model.w.grad = torch.full((2,), 1 + 2j, dtype=torch.complex128)
+    optimizer.step()
+    save_state(other, model, optimizer)
+    forks = [ForkFile(fork=0, path=largest, steps=3), ForkFile(fork=1, path=other, steps=1)]
+    consolidate(base, forks, tmp_path / "out")
+    load_state(tmp_path / "out", model, optimizer)
+    assert optimizer.state[model.w]["momentum_buffer"].tolist() == [0.25 + 0.5j] * 2
 
 
 def test_the_scale_of_mixed_precision_is_the_smallest(tmp_path: Path) -> None:
