@@ -7,7 +7,7 @@ Tied tensors are stored once, under the first of their names; the others are in 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
@@ -176,6 +176,19 @@ def _load_optimizer(reader: Reader, meta: FileMeta, model: nn.Module, optimizer:
         states.setdefault(numbers[parameter], {})[key] = value
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict({"state": states, "param_groups": groups})
+    _keep_types(optimizer, [parameter for _, parameter in _parameters(model, optimizer)], states)
+
+
+def _keep_types(
+    optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter], states: Mapping[int, Mapping[str, Any]]
+) -> None:
+    """torch gives every loaded state but ``step`` the type of its parameter: counters would become fractions, and
+    moments of a model in half precision lose theirs."""
+    for number, state in states.items():
+        loaded = optimizer.state[parameters[number]]
+        for key, value in state.items():
+            if isinstance(value, Tensor) and key != "step" and loaded[key].dtype != value.dtype:
+                loaded[key] = value.to(parameters[number].device)
 
 
 def _restored(reader: Reader, meta: FileMeta, name: str) -> Tensor:

@@ -125,6 +125,19 @@ def test_numbers_of_an_optimiser_that_are_not_tensors_are_kept(tmp_path: Path) -
     assert fresh.state[model.weight]["step"] == 7
 
 
+@pytest.mark.parametrize("value", [torch.tensor(2**24 + 1), torch.tensor([1 + 2**-20])], ids=["integer", "float32"])
+def test_optimiser_states_keep_their_type_whatever_their_parameters(tmp_path: Path, value: torch.Tensor) -> None:
+    model = nn.Linear(2, 1).to(torch.bfloat16)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer.state[model.bias]["own"] = value.clone()
+    save_state(tmp_path / "v", model, optimizer)
+    fresh = torch.optim.SGD(model.parameters(), lr=0.1)
+    load_state(tmp_path / "v", model, fresh)
+    loaded = fresh.state[model.bias]["own"]
+    assert loaded.dtype == value.dtype
+    assert torch.equal(loaded, value)
+
+
 def test_hyperparameters_are_the_jobs_not_the_files(tmp_path: Path) -> None:
     model = nn.Linear(2, 1)
     save_state(tmp_path / "v", model, torch.optim.SGD(model.parameters(), lr=0.1))
