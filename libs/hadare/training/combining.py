@@ -186,7 +186,7 @@ class Combiner:
             yield values if values.dtype == dtype else values.to(dtype)
 
     def _momentum(self, model: str, name: str, spec: TensorSpec) -> Iterator[Tensor]:
-        for (a, b), _, delta in self._made(model, self._start.reader.specs[model], compare=False):
+        for (a, b), _, delta in self._made(model, self._start.reader.specs[model], want_delta=True):
             assert delta is not None
             yield self._moved(name, delta, a, b).to(DTYPES[spec.dtype].to_real())
 
@@ -194,14 +194,15 @@ class Combiner:
         """It begins at the first version: an untrained model has no place in it."""
         decay = self._how.ema_decay or 0.0
         old = self._start.flat(name)
-        for (a, b), values, _ in self._made(model, self._start.reader.specs[model], compare=False):
+        for (a, b), values, _ in self._made(model, self._start.reader.specs[model]):
             smooth = values if old is None else values + decay * (old[a:b].to(values.dtype) - values)
             yield smooth.to(DTYPES[spec.dtype].to_real())
 
     def _made(
-        self, name: str, spec: TensorSpec, *, compare: bool
+        self, name: str, spec: TensorSpec, *, compare: bool = False, want_delta: bool = False
     ) -> Iterator[tuple[tuple[int, int], Tensor, Tensor | None]]:
-        """Chunk by chunk: where it lies, the version's values, and for parameters the mean delta from the base."""
+        """Chunk by chunk: where it lies, the version's values, and for parameters, if it is wanted or needed, the mean
+        delta from the base."""
         parameter = is_parameter(self._start, name)
         flats = {f.fork: f.flat(name) for f in self._forks}
         origin = self._start.reader.flat(name) if parameter else None
@@ -211,27 +212,28 @@ class Combiner:
         for a, b in spans(count, self._chunk):
             chunk = self._chunk_of(flats, (a, b), wide(spec))
             delta = None
-            if origin is not None and not (plain and not compare and not self._how.memory):
+            if origin is not None and compare:
+                self._note(flats, chunk, origin[a:b], (a, b))
+            if origin is not None and (want_delta or not plain):
                 delta = self._delta(chunk, origin[a:b])
-                if compare:
-                    self._note(flats, chunk, origin[a:b], (a, b))
             if delta is None or plain:
                 values = chunk.offset.add_(chunk.middle)
             else:
                 assert origin is not None
                 values = self._stepped(delta, momentum, a, b).add_(origin[a:b])
-            if delta is None:
+            if origin is None or not compare:
                 _check(values, flats, a, b)
             yield (a, b), values, delta
 
     def _delta(self, chunk: _Chunk, origin: Tensor) -> Tensor:
-        """The mean delta, in the last row; the leader's comes into the one before."""
-        torch.sub(chunk.middle, origin, out=chunk.rows[-2])
-        return torch.add(chunk.offset, chunk.rows[-2], out=chunk.rows[-1])
+        """The mean delta, in the last row."""
+        leader = torch.sub(chunk.middle, origin, out=chunk.rows[-2])
+        return torch.add(chunk.offset, leader, out=chunk.rows[-1])
 
     def _note(self, flats: Mapping[int, Flat | None], chunk: _Chunk, origin: Tensor, span: tuple[int, int]) -> None:
         """What the chunk says of the forks. Raises ``Unsound``."""
-        if self.ledger.add(chunk.rows[:-1], chunk.rows[-1], self._shares):
+        torch.sub(chunk.middle, origin, out=chunk.rows[-2])
+        if self.ledger.add(chunk.rows[:-1], chunk.offset, self._shares):
             return
         parts = {fork: None if flat is None else flat[slice(*span)] for fork, flat in flats.items()}
         check_sound(parts)

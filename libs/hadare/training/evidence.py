@@ -34,13 +34,14 @@ class Ledger:
         self._products = dict.fromkeys(steps, 0.0)
         self._mean_square = 0.0
 
-    def add(self, rows: Tensor, delta: Tensor, shares: Sequence[float]) -> bool:
-        """One chunk. ``rows``: the others' e in order of their ids, then l; ``shares``: the others' weights. False if
-        it was left out, for a number in it is not finite or too large for its square to be."""
+    def add(self, rows: Tensor, offset: Tensor, shares: Sequence[float]) -> bool:
+        """One chunk. ``rows``: the others' e in order of their ids, then l; ``offset``: how far the mean is from the
+        leader, Σ w e of the others' ``shares`` w. False if it was left out, for a number in it is not finite or too
+        large for its square to be."""
         *towards, length = torch.mv(rows, rows[-1]).tolist()
-        *along, common = torch.mv(rows, delta).tolist()
+        # The mean delta is offset + l.
+        *along, common = (o + t for o, t in zip(torch.mv(rows, offset).tolist(), [*towards, length], strict=True))
         own = torch.linalg.vector_norm(rows[:-1], dim=1).square().tolist()
-        # The mean delta is Σ w e + l.
         mean = common + sum(w * product for w, product in zip(shares, along, strict=True))
         if not math.isfinite(length + mean + sum(own) + sum(towards) + sum(along)):
             return False
