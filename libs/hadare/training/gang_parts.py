@@ -24,7 +24,7 @@ def cuts(shares: Sequence[int], samples: int, size: int, least: int = 1) -> tupl
     """
     total = sum(shares)
     ends = [round(end * samples / total) for end in accumulate(shares)]
-    if least <= 1 or size < 2 * least:
+    if least <= 1 or size < least:
         return tuple(ends)
     found, before = [], 0
     for end in ends[:-1]:
