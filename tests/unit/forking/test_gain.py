@@ -69,3 +69,8 @@ def test_an_estimate_follows_a_growing_noise_and_forgets_its_first_round() -> No
     for rounds in range(30):
         estimate = smoothed(estimate, rounds, 20.0 if rounds == 0 else 200.0)
     assert estimate == pytest.approx(200.0, rel=0.01)
+
+
+def test_one_odd_round_moves_an_old_estimate_by_a_part() -> None:
+    assert smoothed(100.0, 20, 1000.0) == pytest.approx(100.0 * 10**0.3)
+    assert smoothed(100.0, 1, 1000.0) == pytest.approx(100.0 * 10**0.5)

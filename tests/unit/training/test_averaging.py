@@ -146,8 +146,8 @@ def test_a_fork_with_nan_is_dropped_and_the_rest_reweighted(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("value", [float("inf"), -float("inf"), float("nan")])
-def test_a_broken_optimiser_state_rejects_its_fork(tmp_path: Path, value: float) -> None:
-    name = "optim.w.exp_avg"
+@pytest.mark.parametrize("name", ["optim.w.exp_avg", "optim.w.max_exp_avg_sq"])
+def test_a_broken_optimiser_state_rejects_its_fork(tmp_path: Path, name: str, value: float) -> None:
     made = Round(tmp_path, {"w": tensor([0.0])})
     made.fork(9, {"w": tensor([1.0]), name: tensor([value])}).fork(1, {"w": tensor([2.0]), name: tensor([0.5])})
     assert list(made.consolidate().rejected) == [0]
