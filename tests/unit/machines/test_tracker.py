@@ -280,6 +280,7 @@ def test_another_result_for_a_counted_fork_counts_nothing_and_its_object_goes(re
         ({"node": "n2"}, "on n2"),
         ({"fork": 5}, "no fork 5"),
         ({"round": 3}, "takes no part in round 3"),
+        ({"key": LeaseKey(job_id="job-a", round=1, fork=0, attempt=1)}, "no fork 0 attempt 1"),
         ({"steps": 501}, "its quota was 500"),
     ],
 )

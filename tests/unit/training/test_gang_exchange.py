@@ -62,6 +62,19 @@ def test_a_parameter_that_one_rank_has_no_gradient_of_has_the_others() -> None:
         assert other.grad is None
 
 
+def test_what_was_summed_before_is_not_the_gradient_of_a_rank_that_has_none_now() -> None:
+    def work(gang: ThreadGang) -> nn.Parameter:
+        own = parameters(torch.ones(2, 3), torch.ones(4))
+        exchange = GradientSum(gang, own, 1)
+        exchange([0.0])
+        own[0].grad = torch.ones(2, 3) if gang.rank else None
+        exchange([0.0])
+        return own[0]
+
+    for parameter in in_a_gang((1, 1), work):
+        assert torch.equal(parameter.grad, torch.ones(2, 3))
+
+
 def test_gradients_that_are_not_contiguous_are_summed() -> None:
     def work(gang: ThreadGang) -> nn.Parameter:
         own = parameters(torch.arange(6.0).view(3, 2).T, None)
