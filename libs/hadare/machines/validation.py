@@ -141,6 +141,11 @@ def _of_leaf(value: object, kind: Any, path: str) -> Iterator[Fault]:
         near = nearest(value, words) if isinstance(value, str) else ""
         yield Fault(path, f"expected one of {', '.join(words)}; got {printable(value)!r}{near}")
         return
+    words = _words_beside_numbers(kind)
+    if isinstance(value, str) and words and value not in words:
+        near = nearest(value, words)
+        yield Fault(path, f"expected a number or {' or '.join(words)}; got {printable(value)!r}{near}")
+        return
     yield from _convert(value, kind, path)
 
 
@@ -170,6 +175,12 @@ def _words(kind: Any) -> tuple[str, ...]:
     if get_origin(kind) is Literal:
         return tuple(str(word) for word in get_args(kind))
     return tuple(str(word.value) for word in kind) if isinstance(kind, type) and issubclass(kind, Enum) else ()
+
+
+def _words_beside_numbers(kind: Any) -> tuple[str, ...]:
+    """The words that may stand in the place of a number."""
+    parts = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else ()
+    return tuple(word for part in parts for word in _words(_bare(part)))
 
 
 def _in_words(message: str) -> str:

@@ -39,6 +39,19 @@ def test_an_unknown_field_is_a_fault_with_a_suggestion() -> None:
     assert faults(a_spec(total_stepz=5)) == {"total_stepz": "there is no such field; did you mean 'total_steps'?"}
 
 
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"fork_after": "aut"}, "expected a number or auto; got 'aut'; did you mean 'auto'?"),
+        ({"consolidation": {"ema_half_life": "week"}}, "expected a number or round; got 'week'"),
+    ],
+)
+def test_where_a_number_or_a_word_may_stand_a_wrong_word_is_told_the_right_one(
+    changes: dict[str, Any], fault: str
+) -> None:
+    assert list(faults(a_spec(**changes)).values()) == [fault]
+
+
 def test_an_unknown_field_far_from_any_known_one_gets_no_suggestion() -> None:
     assert faults(a_spec(qqqq=5)) == {"qqqq": "there is no such field"}
 
