@@ -12,7 +12,7 @@ from builders_snapshots import NODES, snapshots, some_nodes
 from hadare.model.devices import NodeState
 from hadare.model.plans import GangMember, JobView, NodeView, RoundPlan, Snapshot, Throughput
 from hadare.scheduling.eligibility import Cells, placeable
-from hadare.scheduling.gain import joint_rate
+from hadare.scheduling.gain import fork_rates, joint_rate
 from hadare.scheduling.policies import Hadar, Policy, policy_of
 from hadare.scheduling.policies.base import Memory
 
@@ -129,14 +129,20 @@ def test_hadare_leaves_no_device_idle_that_a_job_could_use(snapshot: Snapshot, m
         enough = len(forks) >= min(job.max_forks or job.steps_left, job.steps_left)
         fast = {key for key in idle if mine.get(key, 0) >= job.min_fork_share * max(mine.values(), default=0)}
         # one more fork would do at least one of the steps that are left, and the job's forks together more than now
-        now = joint_rate(job, [fork.rate for fork in forks], snapshot.round_s)
+        places = [(member.node, member.type) for fork in forks for member in fork.gang]
+        now = together(job, places, snapshot.round_s)
         worth = {
             k
             for k in fast & mine.keys()
             if job.steps_left * mine[k] >= sum(f.rate for f in forks) + mine[k]
-            and joint_rate(job, [*(f.rate for f in forks), mine[k]], snapshot.round_s) > now * (1 + 1e-6)
+            and together(job, [*places, k], snapshot.round_s) > now * (1 + 1e-6)
         }
         assert enough or not worth
+
+
+def together(job: JobView, places: list[tuple[str, str]], round_s: float) -> float:
+    """Steps/s of forks there, of which cold ones start first."""
+    return joint_rate(job, fork_rates(job, places, round_s), round_s)
 
 
 def usable(cells: Cells, job: JobView, key: tuple[str, str]) -> bool:
