@@ -82,6 +82,12 @@ class LeaseLimits:
     def grace_s(self, lease: Lease) -> float:
         return max(self.stop_grace_s, self.stop_grace_part * lease.duration_s)
 
+    def overdue_s(self, run: Run) -> float:
+        """What is left to a fork whose device the next round wants: as long as to be revoked, or two of its steps; all
+        of its grace if it has not made a step yet."""
+        rate = run.progress.steps_per_s
+        return max(self.revoke_grace_s, 2.0 / rate) if rate > 0 else self.grace_s(run.lease)
+
 
 @dataclass(slots=True, kw_only=True)
 class Run:
@@ -189,6 +195,12 @@ def failure(kind: FailureKind, message: str) -> Failure:
 def clipped(fault: Failure) -> Failure:
     """Within the bounds of the wire, so that a long traceback cannot make a result undeliverable."""
     return replace(fault, message=fault.message[:_TEXT], tail=fault.tail[-_TAIL:])
+
+
+def hung_text(run: Run) -> str:
+    """Of a fork that was to hand back and did not: where it was when it was last heard of."""
+    doing = {"evaluating": ": it was evaluating", "handing_back": ": it was saving its weights"}
+    return f"it did not hand back in time{doing.get(run.progress.phase, '')}"
 
 
 def result_of(run: Run, reason: StopReason, fault: Failure | None, obj: ObjectRef | None) -> ForkResult:

@@ -26,6 +26,7 @@ from hadare.machines.lease_state import (
     Run,
     ended_record,
     failure,
+    hung_text,
     result_of,
     same_work,
     started_record,
@@ -185,12 +186,12 @@ class LeaseMachine:
         return [run for run in self._open() if wanted & set(run.lease.devices)]
 
     def _supersede(self, at: float, lease: Lease) -> None:
-        """What older leases still do on these devices counts nothing any more: they hand back at once."""
+        """What older leases still do on these devices counts nothing any more: they hand back at once, or are ended."""
         for run in self._rivals(lease):
             if run.phase in WAITING:
                 self._end(run, at, "clock")
-            elif run.phase is Phase.RUNNING:
-                self._stop(run, at, "clock", self._limits.grace_s(run.lease))
+            elif run.progress.phase != "handing_back":
+                self._stop(run, at, "clock", self._limits.overdue_s(run))
 
     def _fetched(self, event: ev.BaseFetched) -> None:
         run = self._runs.get(event.lease)
@@ -348,8 +349,7 @@ class LeaseMachine:
     def _out_of_time(self, run: Run, at: float) -> None:
         if run.kill_at is not None:
             reason = run.reason("failed")
-            fault = failure("hung", "it did not hand back in time") if reason == "failed" else None
-            self._end(run, at, reason, fault)
+            self._end(run, at, reason, failure("hung", hung_text(run)) if reason == "failed" else None)
         elif run.lease.kind != "train":
             message = f"{run.lease.kind} did not finish within its {run.lease.duration_s:g} s ({run.phase})"
             self._end(run, at, "failed", failure("hung", message))

@@ -11,13 +11,22 @@ from hadare.model.plans import RoundPlan
 _SHORTEST = 0.1
 """Of the full round: below that, what a round's boundary costs is not known well enough."""
 
+_RATE_ERROR = 0.025
+"""A measured rate is off by so much in the median after two rounds (docs/explanation/figures.md)."""
+
 
 def length_of(plan: RoundPlan, progress: Mapping[str, JobProgress], settings: RoundSettings) -> float:
-    """Seconds for which the plan's leases are granted; always ``round_s`` if no ``boundary_s`` is set."""
+    """Seconds for which the plan's leases are granted; always ``round_s`` if no ``boundary_s`` is set.
+
+    A round that ends with a job is a little longer than the job should need, unless rates are ``exact``: a step short,
+    it would need another round. Its forks end by their quotas, and the others train on meanwhile.
+    """
     if settings.boundary_s is None:
         return settings.round_s
     steps_left = {job_id: known.total_steps - known.steps for job_id, known in progress.items()}
-    return round_length(plan, steps_left, settings.round_s, settings.boundary_s)
+    best = round_length(plan, steps_left, settings.round_s, settings.boundary_s)
+    spare_s = 0.0 if settings.exact else best * _RATE_ERROR + settings.boundary_s
+    return min(settings.round_s, best + spare_s)
 
 
 def round_length(plan: RoundPlan, steps_left: Mapping[str, int], round_s: float, boundary_s: float) -> float:

@@ -28,6 +28,7 @@ class RoundSettings:
     those jobs. ``tidy_s``: how often past rounds are closed again in which a job is still open. ``keep_rounds``: how
     many plans are kept for users to look at. ``boundary_s``: what a round's boundary takes, by which a round may be
     worth ending early (``round_length``); None: every round has its full length. ``costs``: of moving and forking.
+    ``exact``: rates are what they are said to be and forks start at once, as in a simulation.
     """
 
     epoch: int
@@ -41,6 +42,7 @@ class RoundSettings:
     keep_rounds: int = 500
     boundary_s: float | None = None
     costs: Costs = field(default_factory=Costs)
+    exact: bool = False
 
 
 class Pace:

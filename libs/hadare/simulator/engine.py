@@ -107,6 +107,7 @@ class Simulation:
                 settle_s=0.0,
                 retry_s=_RETRY_S,
                 boundary_s=settings.early_s if self._policy.name in STEADY else None,
+                exact=True,
             ),
             NodeTimes(),
         )

@@ -32,6 +32,55 @@ def test_a_fork_that_ignores_the_stop_is_killed_after_the_grace_and_called_hung(
     assert (result.reason, result.failure.kind if result.failure else "") == ("failed", "hung")
 
 
+LIMITS = LeaseLimits(stop_grace_s=15.0, revoke_grace_s=3.0)
+
+
+def hung_and_wanted(steps_per_s: float, phase: ev.WorkPhase = "training", *, limits: LeaseLimits = LIMITS) -> Bench:
+    """A fork that did not stop at 10 s, and whose device the next round's lease asks for at 12 s."""
+    bench = Bench(a_device(0), limits=limits)
+    process = bench.training(a_lease(duration_s=10.0))
+    bench.progressed(process, a_lease(), 9.0, ev.Progress(phase="training", steps=9, steps_per_s=steps_per_s))
+    bench.tick(10.0)
+    if phase != "training":
+        bench.progressed(process, a_lease(), 11.0, ev.Progress(phase=phase, steps=9, steps_per_s=steps_per_s))
+    assert bench.lease(a_lease(round_=2), at=12.0).accepted
+    return bench
+
+
+def test_a_fork_that_hangs_is_killed_soon_once_the_next_round_wants_its_device() -> None:
+    bench = hung_and_wanted(steps_per_s=100.0)
+    assert bench.machine.wake_at() == 15.0
+    bench.tick(15.0)
+    assert bench.some(do.Kill)
+    failure = bench.only(do.Deliver).result.failure
+    assert failure == Failure(kind="hung", message="it did not hand back in time")
+
+
+def test_one_whose_steps_are_long_has_time_for_two_of_them() -> None:
+    assert hung_and_wanted(steps_per_s=0.25).machine.wake_at() == 20.0
+
+
+def test_but_no_more_than_its_grace() -> None:
+    assert hung_and_wanted(steps_per_s=0.01).machine.wake_at() == 22.0  # when the new lease ends by its clock
+    assert hung_and_wanted(steps_per_s=0.01, limits=LeaseLimits(stop_grace_s=11.0)).machine.wake_at() == 21.0
+
+
+def test_one_that_has_made_no_step_yet_keeps_its_grace() -> None:
+    assert hung_and_wanted(0.0, limits=LeaseLimits(stop_grace_s=11.0)).machine.wake_at() == 21.0
+
+
+def test_one_that_saves_its_weights_may_end_that_and_its_process_lives() -> None:
+    bench = hung_and_wanted(100.0, "handing_back", limits=LeaseLimits(hand_back_s=10.5))
+    assert bench.machine.wake_at() == 21.5
+
+
+def test_one_that_hangs_in_an_evaluation_says_so() -> None:
+    bench = hung_and_wanted(100.0, "evaluating")
+    bench.tick(15.0)
+    failure = bench.only(do.Deliver).result.failure
+    assert failure == Failure(kind="hung", message="it did not hand back in time: it was evaluating")
+
+
 def test_the_grace_grows_with_the_lease() -> None:
     bench = Bench(limits=LeaseLimits(stop_grace_s=4.0, stop_grace_part=0.25))
     bench.training(a_lease(duration_s=360.0))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hadare.machines.round_length import round_length
+from builders import some_progress
+from hadare.machines.round_length import length_of, round_length
+from hadare.machines.round_phases import RoundSettings
 from hadare.model.plans import ForkPlan, GangMember, RoundPlan
 
 
@@ -48,6 +52,22 @@ def test_a_costly_boundary_makes_rounds_longer() -> None:
 
 def test_a_job_that_is_almost_done_does_not_make_a_round_of_nothing() -> None:
     assert round_length(a_plan(a=(4, 10.0), b=(1, 10.0)), {"a": 1, "b": 10**6}, 10.0, 0.0) == 10.0
+
+
+def test_a_round_that_ends_with_a_job_leaves_it_time_for_its_last_steps() -> None:
+    plan, settings = a_plan(a=(4, 10.0), b=(1, 10.0)), RoundSettings(epoch=1, round_s=10.0, boundary_s=0.2)
+    progress = {
+        name: some_progress(name, total_steps=1000, steps=1000 - left) for name, left in (("a", 200), ("b", 900))
+    }
+    late = 5.0 * 1.01 + 0.1  # the rate was a bit too high, and the first step came after the weights
+    assert late < length_of(plan, progress, settings) < 5.5
+    assert length_of(plan, progress, replace(settings, exact=True)) == pytest.approx(5.0)
+
+
+@pytest.mark.parametrize("boundary_s", [None, 0.2])
+def test_no_round_is_longer_than_a_full_one(boundary_s: float | None) -> None:
+    plan, settings = a_plan(a=(4, 10.0)), RoundSettings(epoch=1, round_s=10.0, boundary_s=boundary_s)
+    assert length_of(plan, {"a": some_progress("a", total_steps=1000, steps=602)}, settings) == 10.0
 
 
 def test_an_empty_plan_has_the_full_length() -> None:
