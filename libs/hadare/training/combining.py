@@ -30,7 +30,7 @@ from hadare.forking.consolidation import (
 )
 from hadare.forking.outer import Outer
 from hadare.training.artifacts import Artifacts
-from hadare.training.evidence import Ledger, check_sound, squares_in_double
+from hadare.training.evidence import Ledger, Unsound, check_sound, squares_in_double
 from hadare.training.sources import CHUNK, PLAIN_CHUNK, Flat, Source, is_parameter, spans, wide
 from hadare.training.tensorfile import DTYPES, TensorSpec, Writer, layout
 from hadare.training.weights import EMA_PREFIX, MOMENTUM_PREFIX, FileMeta, meta_document
@@ -211,9 +211,9 @@ class Combiner:
         momentum = MOMENTUM_PREFIX + name.removeprefix(MODEL_PREFIX)
         for a, b in spans(count, self._chunk):
             chunk = self._chunk_of(flats, (a, b), wide(spec))
-            delta = None
+            delta, small = None, True
             if origin is not None and compare:
-                self._note(flats, chunk, origin[a:b], (a, b))
+                small = self._note(flats, chunk, origin[a:b], (a, b))
             if origin is not None and (want_delta or not plain):
                 delta = self._delta(chunk, origin[a:b])
             if delta is None or plain:
@@ -222,22 +222,35 @@ class Combiner:
                 assert origin is not None
                 values = self._stepped(delta, momentum, a, b).add_(origin[a:b])
             if origin is None or not compare:
-                _check(values, flats, a, b)
+                small = _check(values, flats, a, b)
+            if not small:
+                self._mend(values, flats, (a, b), plain=delta is None or plain)
             yield (a, b), values, delta
+
+    def _mend(self, values: Tensor, flats: Mapping[int, Flat | None], span: tuple[int, int], *, plain: bool) -> None:
+        """Finite numbers so large that their differences are not. Raises ``Unsound`` naming the fork with the largest,
+        if an outer step leads out of what the type can hold."""
+        parts = {fork: flat[slice(*span)].double() for fork, flat in flats.items() if flat is not None}
+        if plain:
+            mean = sum(self.weights[fork] * part for fork, part in parts.items())
+            values.copy_(torch.as_tensor(mean))
+        elif not bool(torch.isfinite(values).all()):
+            raise Unsound([max(parts, key=lambda fork: float(parts[fork].abs().max()))])
 
     def _delta(self, chunk: _Chunk, origin: Tensor) -> Tensor:
         """The mean delta, in the last row."""
         leader = torch.sub(chunk.middle, origin, out=chunk.rows[-2])
         return torch.add(chunk.offset, leader, out=chunk.rows[-1])
 
-    def _note(self, flats: Mapping[int, Flat | None], chunk: _Chunk, origin: Tensor, span: tuple[int, int]) -> None:
-        """What the chunk says of the forks. Raises ``Unsound``."""
+    def _note(self, flats: Mapping[int, Flat | None], chunk: _Chunk, origin: Tensor, span: tuple[int, int]) -> bool:
+        """What the chunk says of the forks; false if its numbers are huge. Raises ``Unsound``."""
         torch.sub(chunk.middle, origin, out=chunk.rows[-2])
         if self.ledger.add(chunk.rows[:-1], chunk.offset, self._shares):
-            return
+            return True
         parts = {fork: None if flat is None else flat[slice(*span)] for fork, flat in flats.items()}
         check_sound(parts)
         self.ledger.add_squares(squares_in_double(parts, origin))
+        return False
 
     def _chunk_of(self, flats: Mapping[int, Flat | None], span: tuple[int, int], kind: torch.dtype) -> _Chunk:
         """A state that a fork's optimiser has not created is zero, as if it had been created and never used."""
@@ -284,7 +297,10 @@ def _part(flat: Flat | None, a: int, b: int, row: Tensor) -> Tensor:
     return part if part.dtype == row.dtype else row.copy_(part)
 
 
-def _check(mean: Tensor, flats: Mapping[int, Flat | None], a: int, b: int) -> None:
-    """A mean is finite if what it is of is; its sum says so for less than looking at each number."""
-    if not math.isfinite(float(mean.sum())):
-        check_sound({fork: None if flat is None else flat[a:b] for fork, flat in flats.items()})
+def _check(mean: Tensor, flats: Mapping[int, Flat | None], a: int, b: int) -> bool:
+    """A mean is finite if what it is of is; its sum says so for less than looking at each number. False if the sum is
+    not, though all numbers are. Raises ``Unsound``."""
+    if math.isfinite(float(mean.sum())):
+        return True
+    check_sound({fork: None if flat is None else flat[a:b] for fork, flat in flats.items()})
+    return False

@@ -160,6 +160,20 @@ def test_huge_but_finite_numbers_are_finite(tmp_path: Path) -> None:
     assert made.consolidate().rejected == {}
 
 
+@pytest.mark.parametrize("buffers", [(), ("w",)])
+def test_finite_numbers_whose_difference_is_not_have_a_finite_mean(tmp_path: Path, buffers: tuple[str, ...]) -> None:
+    made = Round(tmp_path, {"w": tensor([0.0, 1.0])}, buffers=buffers)
+    made.fork(3, {"w": tensor([3e38, 1.0])}).fork(1, {"w": tensor([-3e38, 5.0])})
+    assert made.consolidate().rejected == {}
+    assert made.tensor("w").tolist() == pytest.approx([1.5e38, 2.0])
+
+
+def test_a_fork_with_which_an_outer_step_leads_to_infinity_is_left_out(tmp_path: Path) -> None:
+    made = Round(tmp_path, {"w": tensor([0.0])}).fork(3, {"w": tensor([3e38])}).fork(1, {"w": tensor([2.0])})
+    assert made.consolidate(Options(outer=Outer(rate=2.0))).rejected == {0: "not finite"}
+    assert made.tensor("w").tolist() == [4.0]
+
+
 def test_a_blown_up_fork_is_an_outlier(tmp_path: Path) -> None:
     made = Round(tmp_path, {"w": torch.zeros(4)})
     for scale in (1.0, 1.1, 50.0):
