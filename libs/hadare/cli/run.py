@@ -111,7 +111,7 @@ def _trainer() -> Callable[..., Any]:
 
 def _trained(train: Callable[[], Any]) -> Any:
     """Raises what the training failed of with a job's exit code: the job is at fault, not the command."""
-    from hadare.training.forkchild import failure_of
+    from hadare.training.failures import failure_of
     from hadare.training.granted import NotFinite
     from hadare.training.tensorfile import WeightsError
 

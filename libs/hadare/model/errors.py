@@ -34,3 +34,11 @@ class Conflict(HadareError):
 
 class Broken(HadareError):
     """HadarE's own fault or a broken installation: the process stops with a non-zero status."""
+
+
+def text_of(error: BaseException) -> str:
+    """What it says of itself. It is users' code that makes the text, and may fail in that as well."""
+    try:
+        return str(error)
+    except Exception as another:  # noqa: BLE001 - whatever it is, the first error is the one to tell of
+        return f"(its text could not be made: {type(another).__name__})"

@@ -12,7 +12,6 @@ import signal
 import socket
 import sys
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -20,13 +19,14 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
-from hadare.model.leases import Failure, FailureKind, GangRank
+from hadare.model.leases import Failure, GangRank
 from hadare.training import linux
 from hadare.training.artifacts import collect
 from hadare.training.channel import Channel, StopAsked
 from hadare.training.evaluation import evaluate_version
-from hadare.training.gang import GangBroken, Limits, join
-from hadare.training.granted import Grant, NotFinite, OnStanding, Revoked, Standing, Trained
+from hadare.training.failures import BadBase, Unsaved, failure_of
+from hadare.training.gang import Limits, join
+from hadare.training.granted import Grant, OnStanding, Revoked, Standing, Trained
 from hadare.training.imports import put_first
 from hadare.training.protocol import (
     ARTIFACTS_VARIABLE,
@@ -44,25 +44,10 @@ from hadare.training.protocol import (
 )
 from hadare.training.sdk import ScriptFault
 from hadare.training.starting import start_model
-from hadare.training.task import WorkloadError
-from hadare.training.tensorfile import WeightsError
 from hadare.training.trainer import Trainer
 from hadare.training.transport import pack
 from hadare.training.weights import FileMeta
 from hadare.training.worker import Worker, build_worker, check_finite
-
-_TAIL_CHARACTERS = 8000
-# What torch says when memory is short without raising its own exception for it.
-_HOST_ALLOCATOR = "DefaultCPUAllocator"
-_MEMORY_SIGNS = (_HOST_ALLOCATOR, "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
-
-
-class BadBase(Exception):
-    """The version that the agent named cannot be loaded."""
-
-
-class Unsaved(Exception):
-    """What was trained cannot be written: the node's disk is full, say."""
 
 
 def run(request: Spawn, line: socket.socket, output: int) -> NoReturn:
@@ -107,41 +92,6 @@ def _report(channel: Channel, failure: Failure) -> None:
     print(failure.tail or failure.message, file=sys.stderr)
     with contextlib.suppress(OSError):
         channel.send(Failed(failure=failure))
-
-
-def failure_of(error: BaseException) -> Failure:
-    """What an exception of a fork means to its job.
-
-    A device's memory is the same on every device of its type; the host's, which emulated devices use, is the node's.
-    """
-    tail = "".join(traceback.format_exception(error))[-_TAIL_CHARACTERS:]
-    if isinstance(error, WorkloadError):
-        return error.failure
-    kind = _kind_of(error)
-    message = f"{type(error).__name__}: {error}"[:4096]
-    of_type = kind == "out_of_memory" and not _of_host(error)
-    of_node = kind in ("import", "out_of_memory") and not of_type
-    return Failure(kind=kind, message=message, tail=tail, node_specific=of_node, type_specific=of_type)
-
-
-def _kind_of(error: BaseException) -> FailureKind:
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return "out_of_memory"
-    if isinstance(error, RuntimeError) and any(sign in str(error) for sign in _MEMORY_SIGNS):
-        return "out_of_memory"
-    if isinstance(error, NotFinite):
-        return "not_finite"
-    if isinstance(error, GangBroken):
-        return "gang"
-    if isinstance(error, ImportError):
-        return "import"
-    if isinstance(error, Unsaved):
-        return "upload"
-    return "fetch" if isinstance(error, BadBase | WeightsError) else "exception"
-
-
-def _of_host(error: BaseException) -> bool:
-    return isinstance(error, MemoryError) or _HOST_ALLOCATOR in str(error)
 
 
 def _serve(request: Spawn, channel: Channel, begun: float) -> int:

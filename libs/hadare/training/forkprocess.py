@@ -154,10 +154,11 @@ class ForkProcess:
         await self._reports.put(None)
 
 
-def failure_of(exited: Exited) -> Failure:
-    """What it means to a job that a fork ended without a word."""
+def failure_of(exited: Exited, *, ready: bool = True) -> Failure:
+    """What it means to a job that a fork ended without a word; ``ready``: its task and model had been made."""
     how = f"by signal {exited.signal}" if exited.signal else f"with status {exited.code}"
-    return Failure(kind="killed", message=f"the fork's process ended {how}")
+    when = "" if ready else " before its task was made"
+    return Failure(kind="killed", message=f"the fork's process ended {how}{when}")
 
 
 async def _pump_output(output: int, on_output: OnOutput) -> None:

@@ -21,6 +21,7 @@ from types import FrameType
 
 import torch
 
+from hadare.model.errors import text_of
 from hadare.training import forkchild, linux
 from hadare.training.processes import Process, end_fork, marker_of, process_table, read_process
 from hadare.training.protocol import (
@@ -166,7 +167,7 @@ def preload(modules: Sequence[str]) -> Hello:
         try:
             importlib.import_module(module)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a module that cannot be imported is not fatal
-            failed[module] = f"{type(error).__name__}: {error}"[:1000]
+            failed[module] = f"{type(error).__name__}: {text_of(error)}"[:1000]
         else:
             importable.append(module)
     gc.collect()

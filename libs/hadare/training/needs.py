@@ -14,7 +14,7 @@ import msgspec
 from packaging.requirements import Requirement
 from packaging.version import InvalidVersion
 
-from hadare.model.errors import HadareError, Unavailable
+from hadare.model.errors import HadareError, Unavailable, text_of
 from hadare.model.leases import Failure
 from hadare.training.installed import describe
 
@@ -108,4 +108,4 @@ def _why_unreachable(url: str) -> str:
         files, path = url_to_fs(url)
         return "" if files.exists(path) else "nothing is there"
     except Exception as error:  # noqa: BLE001 - drivers raise what they like; it is the reason
-        return f"{type(error).__name__}: {error}"[:300]
+        return f"{type(error).__name__}: {text_of(error)}"[:300]

@@ -16,7 +16,7 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from hadare.model.errors import HadareError
+from hadare.model.errors import HadareError, text_of
 from hadare.model.leases import Failure
 from hadare.training.artifacts import artifacts
 from hadare.training.batches import rows_of, samples_of
@@ -150,7 +150,7 @@ def load_workload(workload: str) -> Any:
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
-        raise _not_importable(workload, f"{type(error).__name__}: {error}") from error
+        raise _not_importable(workload, f"{type(error).__name__}: {text_of(error)}") from error
     found = getattr(module, name, None)
     if found is None:
         raise _not_importable(workload, f"{module_name} has no {name!r}")

@@ -198,7 +198,9 @@ class ForkTrainer:
             self._emit(ev.ProcessFailed(at=_now(), process=name, failure=fault))
             return
         last_words: Failure | None = None
+        ready = False
         async for report in fork.process:
+            ready = ready or isinstance(report, protocol.Ready)
             if isinstance(report, protocol.Failed):
                 fault = fork.secrets.out_of_failure(report.failure)
                 last_words = last_words or fault
@@ -206,7 +208,7 @@ class ForkTrainer:
             else:
                 self._hear(name, fork, report)
         if last_words is None and fork.process.exit is not None:
-            self._emit(ev.ProcessFailed(at=_now(), process=name, failure=failure_of(fork.process.exit)))
+            self._emit(ev.ProcessFailed(at=_now(), process=name, failure=failure_of(fork.process.exit, ready=ready)))
 
     async def _spawn(self, fork: _Fork, path: tuple[str, ...]) -> ForkProcess:
         server = await self._open_server()

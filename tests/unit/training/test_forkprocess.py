@@ -62,4 +62,5 @@ async def test_nothing_can_be_sent_to_a_fork_that_has_ended() -> None:
 
 def test_an_end_without_a_word_says_how_it_came() -> None:
     assert "by signal 9" in failure_of(Exited(process_id="p", signal=9)).message
-    assert "with status 7" in failure_of(Exited(process_id="p", code=7)).message
+    assert failure_of(Exited(process_id="p", code=7)).message.endswith("with status 7")
+    assert "status 0 before its task" in failure_of(Exited(process_id="p", code=0), ready=False).message

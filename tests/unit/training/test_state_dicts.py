@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from hadare.training.exporting import diff, export, state_dict_of
-from hadare.training.forkchild import failure_of
+from hadare.training.failures import failure_of
 from hadare.training.starting import start_model
 from hadare.training.tensorfile import WeightsError
 from hadare.training.weights import save_state
