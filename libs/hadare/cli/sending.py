@@ -8,6 +8,7 @@ from typing import Any
 
 from hadare.cli.job_files import JobFile
 from hadare.client import HadareClient
+from hadare.client.weights_file import fault_of
 from hadare.machines.belongings import start_of
 from hadare.model.errors import Rejected
 from hadare.wire import bundles
@@ -75,6 +76,8 @@ def _weights(named: object, base: Path) -> Path | None:
         raise Rejected(400, f"start_from: there is no file {path}")
     if path.suffix != _WEIGHTS:
         raise Rejected(400, f"start_from: {path} is not a {_WEIGHTS} file (`hadare weights export` writes them)")
+    if fault := fault_of(path):
+        raise Rejected(400, f"start_from: {path} is no weights file: {fault}")
     return path
 
 

@@ -14,6 +14,7 @@ from hadare.model.jobs import ForkTruth
 from hadare.model.rounds import RoundHead
 from hadare.wire import api, api_cluster
 
+_BRIEF = 160
 _STYLES = {
     **dict.fromkeys(("completed", "ready"), "green"),
     **dict.fromkeys(("failed", "lost", "quarantined"), "red"),
@@ -53,6 +54,12 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], right: Seque
     return made
 
 
+def brief(text: str) -> str:
+    """On one line, and not too long for a list."""
+    line = " ".join(text.split())
+    return line if len(line) <= _BRIEF else f"{line[: _BRIEF - 1]}…"
+
+
 def of_jobs(jobs: Sequence[api.JobStatus]) -> Table:
     rows = [
         (
@@ -64,7 +71,7 @@ def of_jobs(jobs: Sequence[api.JobStatus]) -> Table:
             number(job.loss),
             len(job.forks) or "",
             duration(job.eta_s or None),  # of an ended job it is 0
-            job.reason,
+            brief(job.reason),
         )
         for job in jobs
     ]

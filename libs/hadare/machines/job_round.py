@@ -188,14 +188,16 @@ class JobRound:
                 bent=news.bent,
                 **metrics,
             ),
-            book.note(f"consolidated.{manifest.version}", **self._story(opened, manifest, round_steps)),
+            book.note(f"consolidated.{manifest.version}", **self._story(opened, manifest, round_steps, event.notes)),
             *(troubled if self.trouble not in ("", before) else []),
             *([book.note("bent", round=opened.round, losses=list(progress.losses))] if bends else []),
             *delete(entry.object for entry in opened.forks),
             *book.retire_versions(),
         ]
 
-    def _story(self, opened: OpenRound, manifest: VersionManifest, round_steps: int) -> dict[str, Any]:
+    def _story(
+        self, opened: OpenRound, manifest: VersionManifest, round_steps: int, notes: tuple[str, ...]
+    ) -> dict[str, Any]:
         told = manifest.guard
         guard = {"chosen": told.chosen, "scores": told.scores, "reason": told.reason} if told else None
         counted = {parent.fork for parent in manifest.parents}
@@ -211,6 +213,7 @@ class JobRound:
             "loss": self.book.progress.loss,
             "missing": {str(e.fork): e.reason for e in opened.forks if e.outcome == "missing"},
             "rejected": manifest.rejected,
+            **({"notes": list(notes)} if notes else {}),
             **({"guard": guard, "metrics": manifest.metrics} if guard else {}),
         }
 

@@ -83,7 +83,8 @@ class Consolidated:
     """``weights`` None: no fork could be accepted, the base stays; ``rejected`` says why, by fork.
 
     ``candidates`` by their names (``forking.outer``) if a guard is to choose; ``weights`` is then the average's.
-    ``changes``: what makes the weights of their base, where that is stored too.
+    ``changes``: what makes the weights of their base, where that is stored too. ``notes``: what was decided of tensors
+    that have no mean.
     """
 
     at: float
@@ -94,6 +95,7 @@ class Consolidated:
     rejected: dict[int, str] = field(default_factory=dict)
     candidates: dict[str, Candidate] = field(default_factory=dict)
     changes: ObjectRef | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,6 +32,8 @@ MOST_AHEAD_BYTES = 2**28
 # A first result holds an optimiser's states that its base does not: so many times as large it may be, and a bit.
 _MOST_GROWTH = 8
 _MOST_EXTRA_BYTES = 2**26
+# Of what is noted of a version's tensors, and characters of each.
+_MOST_NOTES, _MOST_NOTE = 8, 300
 # A result's header differs from its base's.
 _HEADER_BYTES = 2**16
 
@@ -168,6 +170,7 @@ class WeightsAverager:
             rejected=done.rejected,
             candidates=candidates,
             changes=await self._store_changes(task, made.changes) if made.changes else None,
+            notes=_told(task, done.notes),
         )
 
     async def _drop_coming(self, job_id: str) -> None:
@@ -238,6 +241,14 @@ def _make(task: Consolidate, base: Path, paths: Sequence[Path], folder: Path) ->
     out = folder / "version.safetensors"
     done = consolidate(base, files, out, options)
     return _Made({AVERAGE: (out, done)}, _changes(out, base, task.base.sha256) if done.accepted else None)
+
+
+def _told(task: Consolidate, notes: Sequence[str]) -> tuple[str, ...]:
+    """The first of them, and how many more there are."""
+    if notes:
+        log.warning("tensors without a mean", job_id=task.job_id, version=task.version, notes=list(notes[:_MOST_NOTES]))
+    more = [f"… and {len(notes) - _MOST_NOTES} more"] if len(notes) > _MOST_NOTES else []
+    return (*(note[:_MOST_NOTE] for note in notes[:_MOST_NOTES]), *more)
 
 
 def _kept(fork: Accepted) -> ForkKept:

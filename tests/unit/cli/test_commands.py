@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from builders_cli import JOB, Cli, all_commands
 from builders_gateway import Others, a_fork, a_page, waits
 from hadare import __version__
+from hadare.cli import tables
 from hadare.cli.main import hadare
 from hadare.model.devices import NodeState
 from hadare.model.events import Event, LogLine
@@ -137,6 +138,13 @@ def test_jobs_are_listed_with_their_reasons(cli: Cli) -> None:
     output = cli("jobs").stdout
     assert "mine" in output
     assert "the job tracker has not taken it up yet" in output
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"), [("one\ntwo\t three ", "one two three"), ("x" * 4096, "x" * 159 + "…"), ("x" * 160, "x" * 160)]
+)
+def test_a_list_tells_a_reason_in_one_line(reason: str, told: str) -> None:
+    assert tables.brief(reason) == told
 
 
 def test_jobs_of_one_state_only(cli: Cli) -> None:

@@ -12,6 +12,9 @@ from hadare.model.events import Event
 from hadare.model.jobs import JobSpec
 from hadare.wire import bundles, subjects
 
+_HEADER = b'{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'
+WEIGHTS = len(_HEADER).to_bytes(8, "little") + _HEADER + bytes(8)
+
 
 @pytest.fixture
 def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
@@ -67,7 +70,7 @@ def test_a_folder_that_cannot_be_sent_is_refused_before_any_cluster_is_asked(cli
 
 
 def test_a_weights_file_is_sent_and_named_by_its_hash(cli: Cli) -> None:
-    (cli.folder / "w.safetensors").write_bytes(b"weights")
+    (cli.folder / "w.safetensors").write_bytes(WEIGHTS)
     job = cli.json("submit", cli.file(JOB + "start_from: w.safetensors\n"))
     spec = spec_of(cli, job["job_id"])
     assert spec.start_from is not None
@@ -79,6 +82,28 @@ def test_a_weights_file_that_is_not_there_is_refused(cli: Cli) -> None:
     result = cli("submit", cli.file(), "--start-from", "w.safetensors")
     assert result.exit_code == 2
     assert "there is no file w.safetensors" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "longer than the file"),
+        (b"weights", "longer than the file"),
+        (b"\xff" * 64, "longer than the file"),
+        (b"\4\0\0\0\0\0\0\0nope", "not one of safetensors"),
+        (b"\2\0\0\0\0\0\0\0[]", "not one of safetensors"),
+        (b"\2\0\0\0\0\0\0\0{}", "no tensor"),
+        (WEIGHTS[:-3], "3 bytes are missing"),
+    ],
+)
+def test_a_weights_file_that_is_damaged_is_refused_before_any_cluster_is_asked(
+    cli: Cli, content: bytes, why: str
+) -> None:
+    (cli.folder / "w.safetensors").write_bytes(content)
+    result = cli("submit", cli.file(), "--start-from", "w.safetensors")
+    assert (result.exit_code, cli.targets) == (2, [])
+    assert "w.safetensors is no weights file" in result.stderr
+    assert why in " ".join(result.stderr.split())
 
 
 def test_a_pickle_is_refused_by_its_ending(cli: Cli) -> None:

@@ -66,6 +66,23 @@ async def test_no_average_of_versions_is_kept_unless_a_job_asks_for_it(tmp_path:
     assert ("ema.w" in Reader(kept).specs, "ema.w" in Reader(none).specs) == (True, False)
 
 
+@pytest.mark.parametrize("masks", [1, 12])
+async def test_what_was_decided_of_tensors_without_a_mean_is_told_up_to_a_bound(tmp_path: Path, masks: int) -> None:
+    objects = MemoryObjects(MemoryHub(), "weights")
+    files = [
+        {"model.w": torch.zeros(2), **{f"model.mask{n:02}": torch.tensor([on]) for n in range(masks)}}
+        for on in (True, True, False)
+    ]
+    base, *refs = [await objects.put(a_file(tmp_path / str(n), file), f"f{n}") for n, file in enumerate(files)]
+    given = tuple(Contribution(fork=n, attempt=0, steps=n + 1, object=ref) for n, ref in enumerate(refs))
+    how = ConsolidationSpec()
+    task = Consolidate(job_id="j", round=1, base=base, version=1, forks=given, how=how, traceparent="")
+    notes = (await WeightsAverager(objects, tmp_path / "work").consolidate(task)).notes
+    assert "model.mask00 differs between the forks" in notes[0]
+    assert len(notes) == (1 if masks == 1 else 9)
+    assert masks == 1 or notes[-1] == "… and 4 more"
+
+
 async def test_without_a_sound_fork_there_is_no_version_and_a_reason(tmp_path: Path) -> None:
     done, _ = await made(tmp_path, ConsolidationSpec(), [(3, torch.full((2,), float("nan")))])
     assert (done.weights, done.rejected) == (None, {0: "not finite"})

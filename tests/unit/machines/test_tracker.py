@@ -83,15 +83,14 @@ class World:
         request = CloseRequest(round=round_number, epoch=epoch, **changes)
         return self.send(CloseAsked(at=self.at, request=request, token=8))
 
-    def consolidated(self, *forks: int, round_number: int = 1, rejected: dict[int, str] | None = None) -> Any:
+    def consolidated(
+        self, *forks: int, round_number: int = 1, rejected: dict[int, str] | None = None, notes: tuple[str, ...] = ()
+    ) -> Any:
         self.versions += 1
         kept = tuple(ForkKept(fork=f, weight=1 / len(forks), delta_norm=1.0, agreement=1.0) for f in forks)
         weights = an_object(f"job-a-v{self.versions}") if forks else None
-        return self.send(
-            Consolidated(
-                at=self.at, job_id="job-a", round=round_number, weights=weights, kept=kept, rejected=rejected or {}
-            )
-        )
+        told = {"kept": kept, "rejected": rejected or {}, "notes": notes}
+        return self.send(Consolidated(at=self.at, job_id="job-a", round=round_number, weights=weights, **told))
 
 
 def one(commands: list[TrackerCommand], kind: type[C]) -> C:
@@ -251,6 +250,14 @@ def test_a_fork_that_the_consolidation_rejects_counts_no_steps(ready: World) -> 
     ready.result(a_result(fork=1, node="n2", steps=30))
     ready.consolidated(0, rejected={1: "not finite"})
     assert ready.progress.steps == 120
+
+
+@pytest.mark.parametrize("notes", [(), ("mask differs between the forks",)])
+def test_the_history_tells_what_was_decided_of_tensors_without_a_mean(ready: World, notes: tuple[str, ...]) -> None:
+    ready.open(an_entry(0))
+    ready.result(a_result(fork=0, steps=120))
+    story = next(c.event.data for c in ready.consolidated(0, notes=notes) if isinstance(c, Record))
+    assert story.get("notes", []) == list(notes)
 
 
 def test_the_same_result_twice_is_acknowledged_and_counted_once(ready: World) -> None:
