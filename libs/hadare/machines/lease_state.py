@@ -83,9 +83,10 @@ class LeaseLimits:
         return max(self.stop_grace_s, self.stop_grace_part * lease.duration_s)
 
     def overdue_s(self, run: Run) -> float:
-        """What is left to a fork whose device the next round wants: as long as to be revoked, or two of its steps; all
-        of its grace if it has not made a step yet."""
-        rate = run.progress.steps_per_s
+        """What is left to a fork whose device the next round wants: as long as to be revoked, or two of its steps.
+
+        How long a step takes, its quota tells of a fork that has not told of a step yet."""
+        rate = run.progress.steps_per_s or run.lease.quota / run.lease.duration_s
         return max(self.revoke_grace_s, 2.0 / rate) if rate > 0 else self.grace_s(run.lease)
 
 

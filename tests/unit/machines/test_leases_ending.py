@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from builders_leases import Bench, a_device, a_lease
 from hadare.machines import lease_commands as do
 from hadare.machines import lease_events as ev
@@ -35,10 +37,12 @@ def test_a_fork_that_ignores_the_stop_is_killed_after_the_grace_and_called_hung(
 LIMITS = LeaseLimits(stop_grace_s=15.0, revoke_grace_s=3.0)
 
 
-def hung_and_wanted(steps_per_s: float, phase: ev.WorkPhase = "training", *, limits: LeaseLimits = LIMITS) -> Bench:
+def hung_and_wanted(
+    steps_per_s: float, phase: ev.WorkPhase = "training", *, limits: LeaseLimits = LIMITS, quota: int = 500
+) -> Bench:
     """A fork that did not stop at 10 s, and whose device the next round's lease asks for at 12 s."""
     bench = Bench(a_device(0), limits=limits)
-    process = bench.training(a_lease(duration_s=10.0))
+    process = bench.training(a_lease(duration_s=10.0, quota=quota))
     bench.progressed(process, a_lease(), 9.0, ev.Progress(phase="training", steps=9, steps_per_s=steps_per_s))
     bench.tick(10.0)
     if phase != "training":
@@ -65,8 +69,9 @@ def test_but_no_more_than_its_grace() -> None:
     assert hung_and_wanted(steps_per_s=0.01, limits=LeaseLimits(stop_grace_s=11.0)).machine.wake_at() == 21.0
 
 
-def test_one_that_has_made_no_step_yet_keeps_its_grace() -> None:
-    assert hung_and_wanted(0.0, limits=LeaseLimits(stop_grace_s=11.0)).machine.wake_at() == 21.0
+@pytest.mark.parametrize(("quota", "killed_at"), [(500, 15.0), (2, 22.0), (4, 17.0), (0, 22.0)])
+def test_one_that_has_told_of_no_step_yet_has_time_for_two_by_its_quota(quota: int, killed_at: float) -> None:
+    assert hung_and_wanted(0.0, quota=quota).machine.wake_at() == killed_at
 
 
 def test_one_that_saves_its_weights_may_end_that_and_its_process_lives() -> None:
