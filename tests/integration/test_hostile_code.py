@@ -19,6 +19,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.e2e, pytest.mark.timeout(240)
     [
         ("Raising", "exception", "no such luck"),
         ("Leaving", "exception", "sys.exit(3)"),
+        ("Vanishing", "killed", "ended with status 0 before its task was made"),
+        ("Unspeakable", "exception", "Mute: (its text could not be made: KeyError)"),
         ("Multiplying", "exception", "processes at once; a fork may have 40"),
         ("Swelling", "out_of_memory", "GiB of memory; a fork may have 0.40 GiB here"),
         ("Spoiling", "not_finite", "the loss is nan"),

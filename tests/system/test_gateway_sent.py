@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from builders_gateway import Others, a_client, a_gateway, a_spec
+from builders_gateway import Others, a_client, a_gateway, a_spec, a_weights_file
 from hadare.client import HadareClient
 from hadare.model.errors import Rejected
 from hadare.model.events import Event
@@ -172,13 +172,13 @@ async def test_a_job_starts_from_a_file_that_was_sent_and_keeps_it(
     client: HadareClient, gateway: GatewayService, others: Others, tmp_path: Path
 ) -> None:
     file = tmp_path / "w.safetensors"
-    file.write_bytes(b"weights")
+    file.write_bytes(a_weights_file())
     named = await client.send_weights(file)
     job = await client.submit(a_spec(start_from=named))
-    digest = hashlib.sha256(b"weights").hexdigest()
+    digest = hashlib.sha256(a_weights_file()).hexdigest()
     assert named == f"sha256:{digest}"
     start = (await spec_of(others, job.job_id)).start_object
-    assert start == ObjectRef(name=f"weights.{digest}", sha256=digest, bytes=7)
+    assert start == ObjectRef(name=f"weights.{digest}", sha256=digest, bytes=len(a_weights_file()))
     await others.settle()
     await sweep_late(gateway)
     assert await sent_names(others) == [f"weights.{digest}"]

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
+from hadare.client import weights_file
 from hadare.client.following import Follower
 from hadare.machines.belongings import SENT_CODE, SENT_WEIGHTS
 from hadare.model.errors import Rejected, Unavailable
@@ -153,7 +154,12 @@ class HadareClient:
         return bundle.sha256
 
     async def send_weights(self, path: Path) -> str:
-        """Sends a safetensors file, unless the cluster has it; what a spec's ``start_from`` is then."""
+        """Sends a safetensors file, unless the cluster has it; what a spec's ``start_from`` is then.
+
+        Raises ``Rejected`` (400) if it can be none by its header.
+        """
+        if fault := await asyncio.to_thread(weights_file.fault_of, path):
+            raise Rejected(400, f"start_from: {path} is no weights file: {fault}")
         sent = await self._backplane.objects(CODE).put(path, SENT_WEIGHTS)
         return f"sha256:{sent.sha256}"
 

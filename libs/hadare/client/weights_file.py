@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 _LENGTH = 8
+_METADATA = "__metadata__"
 # What the library itself bears.
 _MOST_HEADER = 100_000_000
 
@@ -18,16 +20,25 @@ def fault_of(path: Path) -> str:
     """What is wrong with it, or ''. Raises ``OSError`` if it cannot be read."""
     size = path.stat().st_size
     with path.open("rb") as file:
-        header = int.from_bytes(file.read(_LENGTH), "little")
-        if size < _LENGTH or header > min(size - _LENGTH, _MOST_HEADER):
+        length = int.from_bytes(file.read(_LENGTH), "little")
+        if size < _LENGTH or length > min(size - _LENGTH, _MOST_HEADER):
             return "its header is longer than the file"
         try:
-            tensors = json.loads(file.read(header))
-            tensors.pop("__metadata__", None)
-            end = max((tensor["data_offsets"][1] for tensor in tensors.values()), default=0)
-        except (ValueError, TypeError, KeyError, IndexError, AttributeError):
+            ends = [_end_of(tensor) for name, tensor in json.loads(file.read(length)).items() if name != _METADATA]
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return "its header is not one of safetensors"
-    if not tensors:
+    if not ends:
         return "it holds no tensor"
-    missing = _LENGTH + header + end - size
-    return f"it is cut off: {missing} bytes are missing" if missing > 0 else ""
+    missing = _LENGTH + length + max(ends) - size
+    if missing > 0:
+        return f"it is cut off: {missing} bytes are missing"
+    return f"{-missing} bytes follow its last tensor" if missing else ""
+
+
+def _end_of(tensor: Any) -> int:
+    """Where its bytes end. Raises what its header is not."""
+    begin, end = tensor["data_offsets"]
+    whole = all(isinstance(number, int) for number in (begin, end, *tensor["shape"]))
+    if not whole or not 0 <= begin <= end or not isinstance(tensor["dtype"], str):
+        raise ValueError("not a tensor's place")
+    return int(end)

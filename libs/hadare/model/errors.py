@@ -40,5 +40,5 @@ def text_of(error: BaseException) -> str:
     """What it says of itself. It is users' code that makes the text, and may fail in that as well."""
     try:
         return str(error)
-    except Exception as another:  # noqa: BLE001 - whatever it is, the first error is the one to tell of
+    except (Exception, SystemExit) as another:  # noqa: BLE001 - whatever it is, the first error is the one to tell of
         return f"(its text could not be made: {type(another).__name__})"

@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 
 from builders_cli import JOB, Cli
-from builders_gateway import Others
+from builders_gateway import Others, a_header, a_weights_file
 from hadare.model.events import Event
 from hadare.model.jobs import JobSpec
 from hadare.wire import bundles, subjects
 
-_HEADER = b'{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'
-WEIGHTS = len(_HEADER).to_bytes(8, "little") + _HEADER + bytes(8)
+WEIGHTS = a_weights_file()
 
 
 @pytest.fixture
@@ -94,6 +93,15 @@ def test_a_weights_file_that_is_not_there_is_refused(cli: Cli) -> None:
         (b"\2\0\0\0\0\0\0\0[]", "not one of safetensors"),
         (b"\2\0\0\0\0\0\0\0{}", "no tensor"),
         (WEIGHTS[:-3], "3 bytes are missing"),
+        (WEIGHTS + b"more", "4 bytes follow its last tensor"),
+        (a_header('{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,"4"]}}'), "not one of safetensors"),
+        (a_header('{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,null]}}'), "not one of safetensors"),
+        (a_header('{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,Infinity]}}'), "not one of safetensors"),
+        (a_header('{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,-4]}}'), "not one of safetensors"),
+        (a_header('{"w":{"dtype":"F32","shape":[1],"data_offsets":[0]}}'), "not one of safetensors"),
+        (a_header('{"w":{"shape":[1],"data_offsets":[0,4]}}'), "not one of safetensors"),
+        (a_header('{"w":[]}'), "not one of safetensors"),
+        (a_header("[" * 200_000), "not one of safetensors"),
     ],
 )
 def test_a_weights_file_that_is_damaged_is_refused_before_any_cluster_is_asked(
