@@ -107,7 +107,6 @@ def test_nodes_are_told_that_a_version_comes_if_they_will_need_all_of_it(
             cluster.start_agent(node, kind)
         await cluster.submit(a_job(total_steps=900, consolidation=how))
         await cluster.until("job-a", lambda p: p.version == 1)
-        await asyncio.sleep(0.1)
         assert [one for one in heard if one[1] == "job-a.v1"] == [(node, "job-a.v1") for node, _ in FIVE[:told]]
 
     live(story)

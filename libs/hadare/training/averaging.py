@@ -88,7 +88,8 @@ def consolidate_candidates(
     """The versions that a guard chooses among (``forking.outer.choose``), by the candidate's name, one file each.
 
     All carry the momentum on, so that the choice of one round does not bind the next. If no fork is sound there is the
-    average alone, with nobody accepted. The fork with most steps is left out if it is the only one: it is the average.
+    average alone, with nobody accepted. The fork with most steps is left out if it is the only one: it is the average;
+    so is a candidate whose step leads to infinity.
     """
     work = _Round(base, forks, options or Options())
     memory = DILOCO.momentum
@@ -96,15 +97,17 @@ def consolidate_candidates(
     found = {AVERAGE: (average, work.average(average, Making(memory=memory)))}
     if not work.sound:
         return found
-    for name, outer in CANDIDATES.items():
-        if name != AVERAGE:
-            out = folder / f"{name}.safetensors"
-            found[name] = (out, work.make(work.sound, out, Making(outer=outer, memory=memory)))
+    makings = {name: (work.sound, Making(outer=outer, memory=memory)) for name, outer in CANDIDATES.items()}
+    del makings[AVERAGE]
     if len(work.sound) > 1:
         leader = largest({fork.fork: fork.steps for fork in work.sound})
-        out = folder / f"{FASTEST}.safetensors"
-        alone = [fork for fork in work.sound if fork.fork == leader]
-        found[FASTEST] = (out, work.make(alone, out, Making(memory=memory)))
+        makings[FASTEST] = ([fork for fork in work.sound if fork.fork == leader], Making(memory=memory))
+    for name, (sources, making) in makings.items():
+        out = folder / f"{name}.safetensors"
+        try:
+            found[name] = (out, work.make(sources, out, making))
+        except Unsound:  # the average of the same forks stands
+            out.unlink(missing_ok=True)
     return found
 
 

@@ -224,17 +224,19 @@ class Combiner:
             if origin is None or not compare:
                 small = _check(values, flats, a, b)
             if not small:
-                self._mend(values, flats, (a, b), plain=delta is None or plain)
+                self._mend(values, delta, flats, (a, b))
             yield (a, b), values, delta
 
-    def _mend(self, values: Tensor, flats: Mapping[int, Flat | None], span: tuple[int, int], *, plain: bool) -> None:
+    def _mend(
+        self, values: Tensor, delta: Tensor | None, flats: Mapping[int, Flat | None], span: tuple[int, int]
+    ) -> None:
         """Finite numbers so large that their differences are not. Raises ``Unsound`` naming the fork with the largest,
-        if an outer step leads out of what the type can hold."""
+        if an outer step or a momentum needs these differences."""
         parts = {fork: flat[slice(*span)].double() for fork, flat in flats.items() if flat is not None}
-        if plain:
+        if delta is None or self._how.outer.is_average:
             mean = sum(self.weights[fork] * part for fork, part in parts.items())
             values.copy_(torch.as_tensor(mean))
-        elif not bool(torch.isfinite(values).all()):
+        if not all(bool(torch.isfinite(made).all()) for made in (values, delta) if made is not None):
             raise Unsound([max(parts, key=lambda fork: float(parts[fork].abs().max()))])
 
     def _delta(self, chunk: _Chunk, origin: Tensor) -> Tensor:

@@ -28,6 +28,7 @@ class CountingObjects:
         self.gets = 0
         self.away = 0
         self.expected: list[str] = []
+        self.asked = asyncio.Event()
 
     async def get(self, ref: ObjectRef, path: Path) -> None:
         self.gets += 1
@@ -41,6 +42,7 @@ class CountingObjects:
 
     async def expect(self, label: str, folder: Path, most_bytes: int) -> CountingObjects:
         self.expected.append(label)
+        self.asked.set()
         return self
 
     async def stop(self) -> None:
@@ -99,7 +101,7 @@ async def test_a_version_is_expected_until_it_has_been_fetched(objects: Counting
     ref = await stored(objects, tmp_path, "version 1")
     weights = cache(objects, tmp_path)
     expecting = asyncio.create_task(weights.expect("test", 1))
-    await asyncio.sleep(0)
+    await objects.asked.wait()
     await weights.expect("test", 1)  # told twice
     assert objects.expected == ["test"]
     await weights.fetch_ahead(ref)

@@ -176,3 +176,18 @@ def test_without_a_sound_fork_there_is_the_average_alone_and_nobody_in_it(tmp_pa
     base = Round(tmp_path, {"w": torch.zeros(1)}).fork(3, {"w": tensor([float("nan")])})
     found = consolidate_candidates(base.base, base.files, tmp_path)
     assert {name: made.accepted for name, (_, made) in found.items()} == {AVERAGE: ()}
+
+
+def test_a_candidate_whose_step_leads_to_infinity_is_left_out_and_the_others_stand(tmp_path: Path) -> None:
+    made = Round(tmp_path, {"w": tensor([0.0])}).fork(3, {"w": tensor([3e38])}).fork(2, {"w": tensor([3e38])})
+    found = consolidate_candidates(made.base, made.files, tmp_path)
+    assert (AVERAGE in found, "longer" in found) == (True, False)
+    assert not (tmp_path / "longer.safetensors").exists()
+    assert all(bool(torch.isfinite(Reader(path).tensor("model.w")).all()) for path, _ in found.values())
+
+
+def test_no_momentum_is_kept_of_differences_that_are_not_finite(tmp_path: Path) -> None:
+    made = Round(tmp_path, {"w": tensor([0.0])}).fork(3, {"w": tensor([3e38])}).fork(1, {"w": tensor([-3e38])})
+    path, done = consolidate_candidates(made.base, made.files, tmp_path)[AVERAGE]
+    assert done.rejected == {0: "not finite"}
+    assert all(bool(torch.isfinite(Reader(path).tensor(name)).all()) for name in Reader(path).specs)
